@@ -38,6 +38,10 @@ FEWEST_CASES = 40  # with fewer, the share of refusals means little
 VOCAB = 61
 COMPARED = ("step", "loss", "val_loss", "lr", "grad_norm", "loss_scale", "skipped", "unit_hashes")
 
+IN_PLACE = "run.checkpoint_in_place"
+STATE_KEYS = ("zero_optimization.offload_optimizer.device", "placement.optimizer_fractions",
+              "zero_optimization.sub_group_size", "budget.nvme_paths")
+
 Case = collections.namedtuple("Case", "number work ways")
 Way = collections.namedtuple("Way", "ranks legs")  # legs: (last step, settings)
 Outcome = collections.namedtuple("Outcome", "kind text")  # "same", "refused" or "failed"
@@ -150,7 +154,16 @@ def draw_way(draw, device, work, micro_batches, drives, most_ranks):
     ranks = draw.choice(several) if several and draw.random() < 0.4 else 1
     steps = work["run.steps"]
     ends = [draw.randrange(1, steps), steps] if draw.random() < 0.3 else [steps]
-    return Way(ranks, [(end, draw_places(draw, device, drives, micro_batches)) for end in ends])
+    legs = [(end, draw_places(draw, device, drives, micro_batches)) for end in ends]
+    state = {key: legs[0][1].get(key) for key in STATE_KEYS if key in legs[0][1]}
+    on_nvme = (state["zero_optimization.offload_optimizer.device"] == "nvme" or
+               state.get("placement.optimizer_fractions", {}).get("nvme", 0) > 0)
+    if ranks == 1 and on_nvme and "run.keep_best" not in work and draw.random() < 0.5:
+        for _, places in legs:  # a resumed run continues in its store, so with its placement
+            for key in STATE_KEYS:
+                places.pop(key, None)
+            places.update(state, **{IN_PLACE: True})
+    return Way(ranks, legs)
 
 
 def draw_case(seed, number, folder, device, most_ranks):
@@ -226,8 +239,10 @@ class Runner:
         try:
             made = [self._train(case, place, f"way{i}", way, first)
                     for i, (way, first) in enumerate(zip(case.ways, (SLUICE, self.other)))]
-            left = [str(path) for drive in ("drive0", "drive1")
+            left = [path.name for drive in ("drive0", "drive1")
                     for path in (place / drive).iterdir()]
+            stores = sum(IN_PLACE in way.legs[-1][1] for way in case.ways)
+            left = left if len(set(left)) > stores else []
             difference = differing(*made) or (left and f"left on the drives: {left}")
             outcome = Outcome("failed", difference) if difference else Outcome("same", "")
         except Refused as refused:
