@@ -260,6 +260,8 @@ class Runner:
             settings = {"run.device": self.device, "run.cpu_threads": 1, "run.deterministic": True,
                         "run.hash_units": True, "data.dtype": "uint16",
                         "optimizer.params.lr": 0.003, **case.work, **places}
+            if first_program != SLUICE:
+                settings.pop(IN_PLACE, None)  # which an older program lacks
             words = ["train", self.folder / "data/run.json", "--out", place / name,
                      "--steps", end, "--save-weights", weights, "--force",
                      *(["--resume"] if leg else []), *self._ranks(way.ranks)]
