@@ -5,16 +5,25 @@
 #include <string>
 
 #include "engine/families/families.h"
-#include "engine/model/gpt2/gpt2_units.h"
+#include "engine/model/decoder/decoder_units.h"
+#include "engine/model/gpt2/gpt2_layout.h"
+#include "engine/model/llama/llama_layout.h"
 #include "engine/model/llama/llama_shape.h"
-#include "engine/model/llama/llama_units.h"
 
 namespace sluice::engine {
 namespace {
 
+ModelUnits gpt2_units(const ModelOptions& options) {
+  return make_decoder_units(gpt2_spec(options.shape), options);
+}
+
+ModelUnits llama_units(const ModelOptions& options) {
+  return make_decoder_units(llama_spec(llama_shape(options.shape)), options);
+}
+
 std::map<std::string, MakeUnits, std::less<>>& table() {
   static std::map<std::string, MakeUnits, std::less<>> makers = {
-      {std::string(kGpt2Family), &make_gpt2_units}, {std::string(kLlamaFamily), &make_llama_units}};
+      {std::string(kGpt2Family), &gpt2_units}, {std::string(kLlamaFamily), &llama_units}};
   return makers;
 }
 

@@ -1,14 +1,18 @@
 // BlockSpec: a decoder block as data: norms, attention and feed-forward, and the names of its
 // parameters in files. DecoderSpec: such blocks with an embedding and a head. A family fills them
-// in from a ModelShape; layout, adapters and costs derive from them. Without LibTorch.
+// in from a ModelShape; layout, adapters, costs and passes derive from them. Without LibTorch.
 //
 // Memory:  names are literals. Threads: plain values.
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
+#include "engine/model/activation.h"
+#include "engine/model/decoder/rope_frequencies.h"
 #include "engine/model/row_pieces.h"
 
 namespace sluice::engine {
@@ -24,9 +28,21 @@ struct AttentionSpec {
   std::int64_t head_dim = 0;
   bool qkv_bias = false;
   bool output_bias = false;
-  bool head_norms = false;  // of queries and keys
-  std::int64_t window = 0;  // keys visible to a query; 0: all up to it
+  bool head_norms = false;       // of queries and keys
+  std::int64_t window = 0;       // keys visible to a query; 0: all up to it
+  Rope rope;                     // of queries and keys, which head norms need
+  double dropout = 0;            // of the probabilities
+  bool in_parts = false;         // some heads at a time if rows are cut and there is no dropout
+  bool scales = true;            // divides scores by sqrt(head_dim)
+  bool scales_by_layer = false;  // and by layer + 1
 
+  // The factor of the scores in block `layer`; nothing: 1 / sqrt(head_dim), as elsewhere.
+  std::optional<double> scale(std::int64_t layer) const {
+    if (scales && !scales_by_layer) return std::nullopt;
+    double factor = scales ? 1 / std::sqrt(static_cast<double>(head_dim)) : 1;
+    if (scales_by_layer) factor /= static_cast<double>(layer + 1);
+    return factor;
+  }
   std::int64_t query_width() const { return heads * head_dim; }
   std::int64_t key_width() const { return kv_heads * head_dim; }
   std::int64_t qkv_width() const { return query_width() + 2 * key_width(); }
@@ -36,6 +52,7 @@ struct MlpSpec {
   std::int64_t width = 0;
   bool gated = false;  // a second product of the input is multiplied by the activation
   bool bias = false;
+  Activation activation = Activation::kSilu;  // a gate's is kSilu
 
   std::int64_t in_width() const { return gated ? 2 * width : width; }
 };
@@ -67,10 +84,26 @@ struct BlockSpec {
   // Initial deviation of the products that are added to the residual stream.
   float branch_std = 0;
   std::int64_t piece_rows = kPieceRows;  // of the feed-forward; smaller only in tests
+  double epsilon = 0;                    // of all norms
+  double residual_dropout = 0;           // of what a branch adds to the residual stream
+};
+
+// The blocks that have a window: from block `first` on, `windowed` of them alternate with `full`
+// blocks without one. windowed 0: all blocks from `first` on.
+struct LayerWindow {
+  std::int64_t tokens = 0;  // 0: no block has one
+  std::int64_t first = 0;
+  std::int64_t windowed = 0;
+  std::int64_t full = 0;
+
+  bool has(std::int64_t layer) const {
+    if (tokens == 0 || layer < first) return false;
+    return windowed == 0 || (layer - first) % (windowed + full) < windowed;
+  }
 };
 
 struct DecoderSpec {
-  BlockSpec block;
+  BlockSpec block;  // without a window
   std::int64_t layers = 0;
   std::int64_t vocab = 0;
   std::int64_t positions = 0;           // learned ones; 0: none
@@ -78,6 +111,14 @@ struct DecoderSpec {
   std::string_view token_embedding;     // "wte"
   std::string_view position_embedding;  // empty without learned positions
   std::string_view final_norm;
+  double embedding_dropout = 0;
+  LayerWindow window;
+
+  BlockSpec block_at(std::int64_t layer) const {
+    BlockSpec spec = block;
+    if (window.has(layer)) spec.attention.window = window.tokens;
+    return spec;
+  }
 };
 
 // The initial deviation of matrices.

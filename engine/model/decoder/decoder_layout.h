@@ -56,9 +56,10 @@ struct HeadParameters {
 };
 HeadParameters head_parameters(const DecoderSpec& spec);
 
-// The token embedding's place in the embedding: the last, so that its padding rows come after the
-// flat order. Learned positions come before it.
+// Places in the embedding. The token embedding's is the last, so that its padding rows come after
+// the flat order. Learned positions come before it.
 int token_parameter(const DecoderSpec& spec);
+inline constexpr int kPositionParameter = 0;
 
 // The products that can have adapters, by the last part of their names, in flat order
 // (ModelFamily::adapter_targets()).

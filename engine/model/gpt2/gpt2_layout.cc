@@ -80,14 +80,18 @@ class HeadKind final : public UnitKind {
 }  // namespace
 
 DecoderSpec gpt2_spec(const ModelShape& shape) {
+  const Gpt2Variant variant = gpt2_variant(shape);
   return {.block = {.hidden = shape.hidden,
                     .norm = NormKind::kLayer,
                     .attention = {.heads = shape.heads,
                                   .kv_heads = shape.heads,
                                   .head_dim = gpt2_head_dim(shape),
                                   .qkv_bias = true,
-                                  .output_bias = true},
-                    .mlp = {.width = shape.ffn(), .bias = true},
+                                  .output_bias = true,
+                                  .dropout = shape.dropout,
+                                  .scales = variant.scales_attention,
+                                  .scales_by_layer = variant.scales_by_layer},
+                    .mlp = {.width = shape.ffn(), .bias = true, .activation = variant.activation},
                     .names = {.blocks = "h",
                               .qkv = {"attn.c_attn"},
                               .projection = "attn.c_proj",
@@ -99,14 +103,17 @@ DecoderSpec gpt2_spec(const ModelShape& shape) {
                     .vectors_by_branch = true,
                     // Each block adds two branches to the residual stream, whose variance should
                     // not grow with them.
-                    .branch_std = kInitialStd / std::sqrt(2.0F * static_cast<float>(shape.layers))},
+                    .branch_std = kInitialStd / std::sqrt(2.0F * static_cast<float>(shape.layers)),
+                    .epsilon = variant.epsilon,
+                    .residual_dropout = shape.dropout},
           .layers = shape.layers,
           .vocab = shape.vocab,
           .positions = shape.context_tokens,
-          .tied = gpt2_variant(shape).tied,
+          .tied = variant.tied,
           .token_embedding = "wte",
           .position_embedding = "wpe",
-          .final_norm = "ln_f"};
+          .final_norm = "ln_f",
+          .embedding_dropout = shape.dropout};
 }
 
 const BlockParameters& gpt2_block_parameters() {

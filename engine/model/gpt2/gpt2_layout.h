@@ -12,11 +12,6 @@ namespace sluice::engine {
 
 inline std::int64_t gpt2_head_dim(const ModelShape& shape) { return shape.hidden / shape.heads; }
 
-// Positions in the embedding's UnitLayout::parameters and UnitViews.
-namespace embedding_parameter {
-enum : int { kPosition, kToken };
-}
-
 // The shape must be valid.
 DecoderSpec gpt2_spec(const ModelShape& shape);
 // The same for all GPT-2s.

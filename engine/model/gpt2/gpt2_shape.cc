@@ -1,6 +1,5 @@
 #include "engine/model/gpt2/gpt2_shape.h"
 
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -46,14 +45,6 @@ std::vector<ShapeNumber> make_numbers() {
 }
 
 }  // namespace
-
-std::optional<double> Gpt2Variant::attention_scale(std::int64_t head_dim,
-                                                   std::int64_t layer) const {
-  if (scales_attention && !scales_by_layer) return std::nullopt;
-  double scale = scales_attention ? 1 / std::sqrt(static_cast<double>(head_dim)) : 1;
-  if (scales_by_layer) scale /= static_cast<double>(layer + 1);
-  return scale;
-}
 
 std::span<const ShapeNumber> gpt2_numbers() {
   static const std::vector<ShapeNumber> numbers = make_numbers();

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,9 +27,6 @@ struct Gpt2Variant {
   bool tied = true;               // the output projection is the token embedding
   bool scales_attention = true;   // divides scores by sqrt(head_dim)
   bool scales_by_layer = false;   // and by layer + 1
-
-  // The factor of the scores in block `layer`; nothing: 1 / sqrt(head_dim), as elsewhere.
-  std::optional<double> attention_scale(std::int64_t head_dim, std::int64_t layer) const;
 };
 
 std::span<const ShapeNumber> gpt2_numbers();

@@ -224,7 +224,7 @@ Json rope_text(const LlamaShape& shape, const Numbers& numbers) {
 
 // The order of layers with a window as numbers: some without one first, then a fixed number with
 // and a fixed number without in turn.
-void parse_layer_types(HuggingFaceConfig& config, const Json& types, LlamaWindow& window) {
+void parse_layer_types(HuggingFaceConfig& config, const Json& types, LayerWindow& window) {
   std::vector<bool> sliding;
   for (const Json& type : types) {
     if (type != kFull && type != kSliding)
@@ -247,9 +247,9 @@ void parse_layer_types(HuggingFaceConfig& config, const Json& types, LlamaWindow
                            "one repeating order of layers after the first ones");
 }
 
-LlamaWindow parse_window(HuggingFaceConfig& config, Architecture architecture,
+LayerWindow parse_window(HuggingFaceConfig& config, Architecture architecture,
                          std::int64_t layers) {
-  LlamaWindow window;
+  LayerWindow window;
   if (architecture == Architecture::kLlama) return window;
   const bool uses = !is_qwen(architecture) || config.flag("use_sliding_window", false);
   const bool said = config.json().contains("sliding_window");
@@ -281,7 +281,7 @@ LlamaWindow parse_window(HuggingFaceConfig& config, Architecture architecture,
 
 void write_window(const LlamaShape& shape, std::int64_t context_tokens, Json& json) {
   if (shape.architecture == Architecture::kLlama) return;
-  const LlamaWindow& window = shape.window;
+  const LayerWindow& window = shape.window;
   json["sliding_window"] = window.tokens == 0 ? Json() : Json(window.tokens);
   // transformers' Ministral builds a window mask even if no layer uses one.
   if (shape.architecture == Architecture::kMinistral && window.tokens == 0)
@@ -376,7 +376,7 @@ HuggingFaceModel parse(HuggingFaceConfig& config, const Class& of) {
   numbers["attention_bias"] = may_have_bias && config.flag("attention_bias", false) ? 1 : 0;
   numbers["mlp_bias"] =
       of.architecture == Architecture::kLlama && config.flag("mlp_bias", false) ? 1 : 0;
-  const LlamaWindow window = parse_window(config, of.architecture, shape.layers);
+  const LayerWindow window = parse_window(config, of.architecture, shape.layers);
   numbers["window"] = static_cast<double>(window.tokens);
   numbers["window_first_layer"] = window.tokens == 0 ? 0 : static_cast<double>(window.first);
   numbers["window_layers"] = window.tokens == 0 ? 0 : static_cast<double>(window.windowed);

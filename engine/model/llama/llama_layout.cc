@@ -26,11 +26,15 @@ BlockSpec llama_block_spec(const LlamaShape& shape, bool windowed) {
                         .qkv_bias = shape.qkv_bias,
                         .output_bias = shape.output_bias,
                         .head_norms = shape.head_norms,
-                        .window = windowed ? shape.window.tokens : 0},
+                        .window = windowed ? shape.window.tokens : 0,
+                        .rope = shape.rope,
+                        .dropout = shape.attention_dropout,
+                        .in_parts = true},
           .mlp = {.width = shape.ffn, .gated = true, .bias = shape.mlp_bias},
           .names = llama_names(),
           .branch_std = kInitialStd,
-          .piece_rows = shape.piece_rows};
+          .piece_rows = shape.piece_rows,
+          .epsilon = shape.epsilon};
 }
 
 DecoderSpec llama_spec(const LlamaShape& shape) {
@@ -39,7 +43,8 @@ DecoderSpec llama_spec(const LlamaShape& shape) {
           .vocab = shape.vocab,
           .tied = shape.tied,
           .token_embedding = "embed_tokens",
-          .final_norm = "norm"};
+          .final_norm = "norm",
+          .window = shape.window};
 }
 
 ModelLayout llama_layout(const ModelOptions& options) {

@@ -34,10 +34,11 @@ RmsNormed rms_norm(const at::Tensor& input, const at::Tensor& weight, double eps
   return {std::move(output), std::move(rstd)};
 }
 
-RmsNormed add_and_rms_norm(at::Tensor& branch, const at::Tensor& residual, const at::Tensor& weight,
-                           double epsilon) {
+RmsNormed add_and_rms_norm(at::Tensor& branch, const at::Tensor& residual, const Dropout& dropout,
+                           const at::Tensor& weight, double epsilon) {
   if (cuda_fuses(branch) && cuda_fuses(residual))
-    return normed_of(fused_add_and_norm(branch, residual, {}, {weight, {}, epsilon}));
+    return normed_of(fused_add_and_norm(branch, residual, dropout, {weight, {}, epsilon}));
+  drop_in_place(branch, dropout);
   branch.add_(residual);
   return rms_norm(branch, weight, epsilon);
 }

@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "engine/model/ops/dropout.h"
+
 namespace sluice::engine {
 
 struct RmsNormed {
@@ -13,9 +15,9 @@ struct RmsNormed {
 };
 RmsNormed rms_norm(const at::Tensor& input, const at::Tensor& weight, double epsilon);
 
-// Replaces `branch` by the residual stream, branch + residual, and returns its norm.
-RmsNormed add_and_rms_norm(at::Tensor& branch, const at::Tensor& residual, const at::Tensor& weight,
-                           double epsilon);
+// Replaces `branch` by the residual stream, its own dropout plus `residual`, and returns its norm.
+RmsNormed add_and_rms_norm(at::Tensor& branch, const at::Tensor& residual, const Dropout& dropout,
+                           const at::Tensor& weight, double epsilon);
 
 // Returns the input's gradient plus `residual`, which may be undefined. The weight's gradient is
 // added to weight_gradient (fp32), unless that is undefined. The result may reuse the memory of

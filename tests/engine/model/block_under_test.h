@@ -12,9 +12,8 @@
 #include <vector>
 
 #include "engine/families/families.h"
-#include "engine/model/gpt2/gpt2_block.h"
+#include "engine/model/decoder/decoder_block.h"
 #include "engine/model/gpt2/gpt2_layout.h"
-#include "engine/model/llama/llama_block.h"
 #include "engine/model/llama/llama_layout.h"
 #include "engine/model/model_unit.h"
 
@@ -31,7 +30,7 @@ class BlockUnderTest {
     parameters_ = UnitViews(layout, base_);
     trained_ = layout;
     if (lora.exists()) {
-      trained_ = adapter_layout(llama_spec(llama_shape(shape)).block, lora, 0);
+      trained_ = adapter_layout(spec_of(shape).block, lora, 0);
       adapters_ = zeros(trained_, options);
       parameters_ = with_adapters(parameters_, UnitViews(trained_, adapters_));
       for (std::size_t i = 0; i < layout.parameters.size(); ++i) gradients_.append({});
@@ -79,15 +78,14 @@ class BlockUnderTest {
   }
 
  private:
+  static DecoderSpec spec_of(const ModelShape& shape) {
+    return shape.family == kLlamaFamily ? llama_spec(llama_shape(shape)) : gpt2_spec(shape);
+  }
   static std::unique_ptr<const ModelUnit> make(const ModelShape& shape, const LoraRecipe& lora,
                                                std::int64_t piece_rows) {
-    const std::int64_t rows = piece_rows == 0 ? kPieceRows : piece_rows;
-    if (shape.family == kLlamaFamily) {
-      LlamaShape llama = llama_shape(shape);
-      llama.piece_rows = rows;
-      return std::make_unique<LlamaBlock>(llama, lora, 0);
-    }
-    return std::make_unique<Gpt2Block>(shape, 0, rows);
+    BlockSpec spec = spec_of(shape).block_at(0);
+    if (piece_rows != 0) spec.piece_rows = piece_rows;
+    return std::make_unique<DecoderBlock>(spec, lora, 0);
   }
   static at::Tensor zeros(const UnitLayout& layout, const at::TensorOptions& options) {
     return at::zeros({static_cast<std::int64_t>(layout.slot_elements)}, options);

@@ -156,7 +156,7 @@ TEST_P(FusedKernelsCuda, RmsNormBehindAResidualAndItsGradientMatchFloat64) {
   const at::Tensor before = sums(GetParam().columns);
   const std::vector<at::Tensor> ours = twice([&] {
     at::Tensor sum = branch.cuda();
-    const RmsNormed normed = add_and_rms_norm(sum, residual.cuda(), weight.cuda(), kEpsilon);
+    const RmsNormed normed = add_and_rms_norm(sum, residual.cuda(), {}, weight.cuda(), kEpsilon);
     const at::Tensor of_weight = before.cuda();
     const at::Tensor grad = rms_norm_backward(gradient.cuda(), sum, normed.rstd, weight.cuda(),
                                               of_weight, residual.cuda());

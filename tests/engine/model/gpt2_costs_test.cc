@@ -52,7 +52,7 @@ TEST(GptCosts, FlopsFollowFromTheMatricesAndTheCausalScores) {
     const ParameterSpec& last = layout.parameters[gpt2_block_parameters().mlp_out.weight];
     EXPECT_DOUBLE_EQ(block.forward - block.recompute, 2 * static_cast<double>(last.elements));
     const auto wte = static_cast<double>(
-        embedding_layout(gpt2_spec(shape)).parameters[embedding_parameter::kToken].elements);
+        embedding_layout(gpt2_spec(shape)).parameters[token_parameter(gpt2_spec(shape))].elements);
     EXPECT_DOUBLE_EQ(head_flops(shape).forward, 2 * wte);
   }
 }

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -103,12 +105,17 @@ TEST(ModelShape, AGpt2MayLackItsNumbersAndHasOpenAisThen) {
 }
 
 TEST(ModelShape, AGpt2sScoresAreScaledByItsBlock) {
-  EXPECT_EQ(Gpt2Variant{}.attention_scale(16, 3), std::nullopt);
-  EXPECT_EQ((Gpt2Variant{.scales_by_layer = true}.attention_scale(16, 3)), 1.0 / 16);
-  EXPECT_EQ((Gpt2Variant{.scales_attention = false}.attention_scale(16, 3)), 1.0);
-  EXPECT_EQ(
-      (Gpt2Variant{.scales_attention = false, .scales_by_layer = true}.attention_scale(16, 3)),
-      0.25);
+  const auto scale = [](const std::map<std::string, double>& numbers) {
+    ModelShape shape = kTiny;
+    shape.numbers = numbers;
+    AttentionSpec attention = gpt2_spec(shape).block.attention;
+    attention.head_dim = 16;
+    return attention.scale(/*layer=*/3);
+  };
+  EXPECT_EQ(scale({}), std::nullopt);
+  EXPECT_EQ(scale({{"scale_attention_by_layer", 1}}), 1.0 / 16);
+  EXPECT_EQ(scale({{"scale_attention", 0}}), 1.0);
+  EXPECT_EQ(scale({{"scale_attention", 0}, {"scale_attention_by_layer", 1}}), 0.25);
 }
 
 TEST(ModelShape, AHeadOfItsOwnIsTheFirstOfItsUnitAndIsNotPadded) {
@@ -161,7 +168,7 @@ TEST(UnitLayout, ParametersFollowEachOtherAlignedAndGroupByGroup) {
 TEST(UnitLayout, PaddedRowsLieBehindTheFlatOrder) {
   const UnitLayout plain = embedding_layout(gpt2_spec(kTiny));
   const UnitLayout padded = embedding_layout(gpt2_spec(kTiny), 64);
-  const ParameterSpec& wte = padded.parameters[embedding_parameter::kToken];
+  const ParameterSpec& wte = padded.parameters[token_parameter(gpt2_spec(kTiny))];
   EXPECT_EQ(wte.name, "wte.weight");
   EXPECT_EQ(padded.elements, plain.elements);
   EXPECT_EQ(wte.shape, (std::vector<std::int64_t>{7, 12}));

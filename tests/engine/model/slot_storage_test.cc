@@ -14,7 +14,7 @@
 #include <functional>
 #include <vector>
 
-#include "engine/model/gpt2/gpt2_block.h"
+#include "engine/model/decoder/decoder_block.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 
 namespace sluice::engine {
@@ -100,7 +100,7 @@ TEST_F(SlotStorageTest, AutogradThatHoldsAReleasedWeightThrowsInsteadOfReadingTh
 }
 
 TEST_F(SlotStorageTest, AUnitThrowsOnAReleasedSlotAndKeepsNothingOfIt) {
-  const Gpt2Block block(kShape, 0);
+  const DecoderBlock block(gpt2_spec(kShape).block, {}, 0);
   const at::Tensor x = at::ones({1, 4, 16});
   EXPECT_ANY_THROW(block.forward({}, slot_.views(), x, nullptr));
   slot_.acquire(first());

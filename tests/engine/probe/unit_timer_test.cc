@@ -4,8 +4,8 @@
 
 #include "aio/units.h"
 #include "engine/families/make_model.h"
+#include "engine/model/decoder/decoder_units.h"
 #include "engine/model/gpt2/gpt2_layout.h"
-#include "engine/model/gpt2/gpt2_units.h"
 #include "tests/aio/backends_under_test.h"
 
 namespace sluice::engine {
@@ -71,7 +71,7 @@ Model model_whose_block_borrows() {
   const ModelShape& shape = options.shape;
   UnitLayout gain{.name = "block"};
   gain.add({.name = "gain", .shape = {shape.hidden}, .group = kUndecayed});
-  const BorrowedParameter token{.unit = 0, .parameter = embedding_parameter::kToken};
+  const BorrowedParameter token{.unit = 0, .parameter = token_parameter(gpt2_spec(options.shape))};
   std::vector<ModelLayout::Unit> units;
   units.push_back({.kind = std::make_shared<PlainKind>("embedding", UnitRole::kEmbedding),
                    .layout = embedding_layout(gpt2_spec(shape)),
@@ -82,7 +82,7 @@ Model model_whose_block_borrows() {
   units.push_back({.kind = std::make_shared<PlainKind>("head", UnitRole::kHead),
                    .layout = head_layout(gpt2_spec(shape)),
                    .borrowed = {token}});
-  ModelUnits made = make_gpt2_units(options);
+  ModelUnits made = make_decoder_units(gpt2_spec(options.shape), options);
   made.body[1] = std::make_unique<BorrowingBlock>(gain);
   return {options, ModelLayout({.hidden = shape.hidden, .vocab = shape.vocab}, std::move(units)),
           std::move(made)};

@@ -1,5 +1,5 @@
-// Gpt2Head: a GPT-2's final norm, the output projection and the cross-entropy, in chunks of rows,
-// so that a micro-batch's logits are never in memory as a whole. For dtypes, devices and bits see
+// DecoderHead: the final norm, the output projection and the cross-entropy, in chunks of rows, so
+// that a micro-batch's logits are never in memory as a whole. For dtypes, devices and bits see
 // model_unit.h.
 #pragma once
 
@@ -7,18 +7,18 @@
 
 #include <cstdint>
 
-#include "engine/model/gpt2/gpt2_layout.h"
+#include "engine/model/decoder/block_norm.h"
+#include "engine/model/decoder/block_spec.h"
 #include "engine/model/head_unit.h"
-#include "engine/model/model_shape.h"
 #include "engine/model/ops/layer_norm.h"
 #include "engine/model/ops/output_loss.h"
 
 namespace sluice::engine {
 
-class Gpt2Head final : public HeadUnit {
+class DecoderHead final : public HeadUnit {
  public:
   // `chunk_rows`: 0 chooses by the model's shape and the kind of device alone, never by a budget.
-  explicit Gpt2Head(const ModelShape& shape, std::int64_t chunk_rows = 0);
+  explicit DecoderHead(const DecoderSpec& spec, std::int64_t chunk_rows = 0);
 
   std::int64_t chunk_rows(at::Device device) const;
 
@@ -36,12 +36,11 @@ class Gpt2Head final : public HeadUnit {
 
  private:
   OutputLossOptions loss_options(at::Device device, double grad_scale) const;
-  Normed norm(const UnitViews& parameters, const at::Tensor& input) const;
 
   std::int64_t vocab_;
   std::int64_t chunk_rows_;
-  double epsilon_;
-  HeadParameters indices_;
+  int output_;  // the place of the projection
+  BlockNorm norm_;
 };
 
 }  // namespace sluice::engine

@@ -1,4 +1,4 @@
-#include "engine/model/llama/rope_frequencies.h"
+#include "engine/model/decoder/rope_frequencies.h"
 
 #include <algorithm>
 #include <cmath>

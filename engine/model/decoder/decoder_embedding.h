@@ -1,14 +1,15 @@
-// Gpt2Embedding: token plus position embedding, then dropout. Input: token ids [B, T].
+// DecoderEmbedding: token ids [B, T] to rows of the token embedding, plus learned positions if
+// there are any, then dropout.
 #pragma once
 
-#include "engine/model/model_shape.h"
+#include "engine/model/decoder/block_spec.h"
 #include "engine/model/model_unit.h"
 
 namespace sluice::engine {
 
-class Gpt2Embedding final : public ModelUnit {
+class DecoderEmbedding final : public ModelUnit {
  public:
-  Gpt2Embedding(const ModelShape& shape, std::int64_t padded_vocab);
+  DecoderEmbedding(const DecoderSpec& spec, std::int64_t padded_vocab);
 
   at::Tensor forward(const PassContext& context, const UnitViews& parameters,
                      const at::Tensor& input, Saved* saved) const override;
@@ -21,6 +22,8 @@ class Gpt2Embedding final : public ModelUnit {
                     KvCache& cache) const override;
 
  private:
+  int token_;
+  bool has_positions_;
   double dropout_;
 };
 

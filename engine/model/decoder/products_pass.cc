@@ -1,4 +1,4 @@
-#include "engine/model/llama/llama_products.h"
+#include "engine/model/decoder/products_pass.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
@@ -18,6 +18,7 @@ namespace {
 // UnitLayout leaves gaps after odd sizes. The layout alone decides.
 std::optional<at::Tensor> joined_rows(const UnitViews& views, int first, int count) {
   const at::Tensor& begin = views[first];
+  if (count == 1) return begin;
   std::vector<std::int64_t> shape = begin.sizes().vec();
   std::int64_t end = begin.storage_offset() + begin.numel();
   for (int i = first + 1; i < first + count; ++i) {
@@ -31,8 +32,6 @@ std::optional<at::Tensor> joined_rows(const UnitViews& views, int first, int cou
   return begin.as_strided(shape, begin.strides(), begin.storage_offset());
 }
 
-constexpr auto kOutIn = WeightOrder::kOutIn;
-
 }  // namespace
 
 std::int64_t ProductsPass::first_column(int part) const {
@@ -41,18 +40,24 @@ std::int64_t ProductsPass::first_column(int part) const {
   return column;
 }
 
+// Matrices [in, out] are not contiguous when joined.
+std::optional<at::Tensor> ProductsPass::joined_weight() const {
+  if (order_ == WeightOrder::kInOut && indices_.parts > 1) return std::nullopt;
+  return joined_rows(w_, indices_.weight, indices_.parts);
+}
+
 // Computes one product if weights and biases are contiguous.
 at::Tensor ProductsPass::base_output(const at::Tensor& input) const {
   const bool has_bias = indices_.bias != kNoParameter;
-  const auto weight = joined_rows(w_, indices_.weight, indices_.parts);
+  const auto weight = joined_weight();
   const auto bias =
       has_bias ? joined_rows(w_, indices_.bias, indices_.parts) : std::optional(at::Tensor());
-  if (weight && bias) return linear(input, *weight, *bias, kOutIn);
+  if (weight && bias) return linear(input, *weight, *bias, order_);
   std::vector<at::Tensor> made;
   made.reserve(static_cast<std::size_t>(indices_.parts));
   for (int part = 0; part < indices_.parts; ++part)
     made.push_back(linear(input, w_[indices_.weight + part],
-                          has_bias ? w_[indices_.bias + part] : at::Tensor(), kOutIn));
+                          has_bias ? w_[indices_.bias + part] : at::Tensor(), order_));
   return at::cat(made, -1);
 }
 
@@ -86,11 +91,12 @@ at::Tensor ProductsPass::Backward::input_gradient() const {
   const BlockProducts& indices = products_.indices_;
   const UnitViews& w = products_.w_;
   at::Tensor sum;
-  if (const auto weight = joined_rows(w, indices.weight, indices.parts)) {
-    sum = linear_input_gradient(grad_output_, *weight, kOutIn);
+  if (const auto weight = products_.joined_weight()) {
+    sum = linear_input_gradient(grad_output_, *weight, products_.order_);
   } else {
     for (int part = 0; part < indices.parts; ++part) {
-      at::Tensor made = linear_input_gradient(of_part(part), w[indices.weight + part], kOutIn);
+      at::Tensor made =
+          linear_input_gradient(of_part(part), w[indices.weight + part], products_.order_);
       sum = sum.defined() ? sum.add_(made) : std::move(made);
     }
   }
@@ -103,10 +109,11 @@ at::Tensor ProductsPass::Backward::input_gradient() const {
 
 void ProductsPass::Backward::put_weight(const at::Tensor& gradient, const at::Tensor& grad_output,
                                         const at::Tensor& input, bool overwrite) const {
-  if (overwrite)
-    write_weight_gradient(gradient, grad_output, input);
+  const auto put = overwrite ? &write_weight_gradient : &accumulate_weight_gradient;
+  if (products_.order_ == WeightOrder::kOutIn)
+    put(gradient, grad_output, input);
   else
-    accumulate_weight_gradient(gradient, grad_output, input);
+    put(gradient, input, grad_output);
 }
 
 void ProductsPass::Backward::put_biases(const UnitViews& gradients) const {
@@ -118,12 +125,14 @@ void ProductsPass::Backward::put_biases(const UnitViews& gradients) const {
     accumulate_bias_gradient(gradients[indices.bias + part], of_part(part));
 }
 
-void ProductsPass::Backward::put(const UnitViews& gradients, const at::Tensor& input,
-                                 bool overwrite) const {
+void ProductsPass::Backward::put_matrices(const UnitViews& gradients, const at::Tensor& input,
+                                          bool overwrite) const {
   const BlockProducts& indices = products_.indices_;
-  put_biases(gradients);
   if (gradients[indices.weight].defined()) {
-    if (const auto joined = joined_rows(gradients, indices.weight, indices.parts)) {
+    const bool may_join = indices.parts == 1 || products_.order_ == WeightOrder::kOutIn;
+    const auto joined =
+        may_join ? joined_rows(gradients, indices.weight, indices.parts) : std::nullopt;
+    if (joined) {
       put_weight(*joined, grad_output_, input, overwrite);
     } else {
       for (int part = 0; part < indices.parts; ++part)

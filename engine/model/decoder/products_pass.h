@@ -1,14 +1,15 @@
-// The products of a Llama block with its matrices [out, in], including biases, adapters, and other
-// matrices with the same input. Only trained parameters get gradients: the gradient views of others
-// are undefined.
+// The products of a block with its matrices, including biases, adapters, and other matrices with
+// the same input. Only trained parameters get gradients: the gradient views of others are
+// undefined.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
-#include "engine/model/llama/llama_layout.h"
+#include "engine/model/decoder/decoder_layout.h"
 #include "engine/model/ops/linear.h"
 #include "engine/model/unit_views.h"
 
@@ -24,20 +25,23 @@ class ProductsPass {
     std::int64_t first_row = 0;  // the input's, if it is a piece of the micro-batch
   };
   // All must outlive it.
-  ProductsPass(const BlockProducts& indices, const UnitViews& parameters, const Adapters& adapters)
-      : indices_(indices), w_(parameters), adapters_(adapters) {}
+  ProductsPass(const BlockProducts& indices, const UnitViews& parameters, const Adapters& adapters,
+               WeightOrder order)
+      : indices_(indices), w_(parameters), adapters_(adapters), order_(order) {}
 
   at::Tensor output(const at::Tensor& input) const;
 
-  // One backward pass. `grad_output` must stay unchanged until put().
+  // One backward pass. `grad_output` must stay unchanged until all gradients are put.
   class Backward {
    public:
     Backward(const ProductsPass& products, const at::Tensor& grad_output);
 
     at::Tensor input_gradient() const;
-    // Computes the gradients of all trained parameters; `input` is forward's. `overwrite`: writes
-    // the products of a first pass (PassContext::overwrites). Biases are always added to.
-    void put(const UnitViews& gradients, const at::Tensor& input, bool overwrite) const;
+    // Computes the gradients of trained matrices and adapters; `input` is forward's. `overwrite`:
+    // writes the products of a first pass (PassContext::overwrites).
+    void put_matrices(const UnitViews& gradients, const at::Tensor& input, bool overwrite) const;
+    // Adds to the gradients of biases.
+    void put_biases(const UnitViews& gradients) const;
 
    private:
     // The gradient of one part's output: in place, and contiguous.
@@ -45,7 +49,6 @@ class ProductsPass {
     at::Tensor of_part(int part) const;
     void put_weight(const at::Tensor& gradient, const at::Tensor& grad_output,
                     const at::Tensor& input, bool overwrite) const;
-    void put_biases(const UnitViews& gradients) const;
 
     const ProductsPass& products_;
     const at::Tensor& grad_output_;
@@ -61,13 +64,17 @@ class ProductsPass {
     dropout.first_position = static_cast<std::uint64_t>(adapters_.first_row * a.size(1));
     return {.a = a, .b = w_[place(part) + 1], .scale = adapters_.scale, .dropout = dropout};
   }
-  std::int64_t width(int part) const { return w_[indices_.weight + part].size(0); }
+  std::int64_t width(int part) const {
+    return w_[indices_.weight + part].size(order_ == WeightOrder::kOutIn ? 0 : 1);
+  }
   std::int64_t first_column(int part) const;
+  std::optional<at::Tensor> joined_weight() const;
   at::Tensor base_output(const at::Tensor& input) const;
 
   const BlockProducts& indices_;
   const UnitViews& w_;
   const Adapters adapters_;
+  const WeightOrder order_;
 };
 
 }  // namespace sluice::engine

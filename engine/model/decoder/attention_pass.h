@@ -1,0 +1,77 @@
+// AttentionPass: the first branch of a block in one call of it: norm, product, rotary positions,
+// attention, product. The residual stream is the block's input plus this.
+//
+// Without dropout, attention of many rows is computed some heads at a time
+// (AttentionSpec::in_parts, row_pieces.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "engine/model/decoder/block_pass.h"
+#include "engine/model/decoder/block_rotary.h"
+#include "engine/model/ops/attention.h"
+#include "engine/model/ops/head_views.h"
+#include "engine/model/ops/layer_norm.h"
+#include "engine/model/ops/rotary.h"
+
+namespace sluice::engine {
+
+class KvCache;
+
+class AttentionPass {
+ public:
+  // `first`: the position of the input's first token. All but numbers must outlive it.
+  AttentionPass(const BlockPass& pass, const BlockRotary& rotary, const at::Tensor& input,
+                std::int64_t layer, std::int64_t first = 0);
+
+  // For backward.
+  struct Kept {
+    Normed norm;     // without its output
+    at::Tensor qkv;  // after the rotation; with norms of heads, before these
+    Attended attended;
+  };
+
+  // Returns the branch, without its dropout. `keep`: fills `kept`.
+  at::Tensor forward(Kept& kept, bool keep) const;
+  // Attends to the positions in the cache, and appends those of the input to it.
+  at::Tensor extend(KvCache& cache) const;
+  // Returns the gradient of the block's input. `grad_middle`: that of the residual stream.
+  at::Tensor backward(Kept kept, const at::Tensor& grad_middle, const UnitViews& gradients) const;
+
+ private:
+  at::Tensor normed_product(Kept& kept) const;
+  HeadViews turned(at::Tensor& qkv) const;
+  HeadViews turned_heads(const at::Tensor& packed, const HeadShape& heads) const;
+  template <typename Visit>
+  void for_each_part(const Visit& visit) const;
+  Attended attend_in_parts(at::Tensor& qkv) const;
+  at::Tensor attended_gradient(const at::Tensor& attended, const at::Tensor& grad_middle,
+                               const UnitViews& gradients) const;
+  at::Tensor backward_whole(Kept& kept, const at::Tensor& grad_middle,
+                            const UnitViews& gradients) const;
+  at::Tensor backward_in_parts(Kept& kept, const at::Tensor& grad_middle,
+                               const UnitViews& gradients) const;
+  void norm_heads_backward(at::Tensor& gradient, const at::Tensor& packed, const HeadShape& heads,
+                           const UnitViews& gradients) const;
+  bool sums_bias_with_heads() const;
+  HeadNorms head_norms() const;
+  Rotary rotary(const HeadShape& heads) const;
+
+  const BlockPass& pass_;
+  const at::Tensor& input_;
+  std::int64_t layer_;
+  BlockNorm norm_;
+  ProductsPass qkv_;
+  ProductsPass projection_;
+  AttentionOptions options_;
+  std::int64_t parts_ = 1;
+  // Of rotary positions, if there are any.
+  bool turns_;
+  RotaryStart start_;
+  RotaryFrequencies frequencies_;
+  at::Tensor of_rows_;
+};
+
+}  // namespace sluice::engine

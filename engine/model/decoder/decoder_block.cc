@@ -1,0 +1,141 @@
+#include "engine/model/decoder/decoder_block.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <utility>
+#include <vector>
+
+#include "aio/check.h"
+#include "engine/model/decoder/attention_pass.h"
+#include "engine/model/decoder/feed_forward_pass.h"
+#include "engine/model/kv_cache.h"
+
+namespace sluice::engine {
+namespace {
+
+// The order in Saved.
+enum SavedTensor : std::size_t {
+  kMean1,
+  kRstd1,
+  kQkv,
+  kAttended,
+  kLogsumexp,
+  kPhiloxSeed,
+  kPhiloxOffset,
+  kMiddle,
+  kMean2,
+  kRstd2,
+  kInner
+};
+
+// The results of a forward pass, except the last product and what is cheap to recompute.
+struct Kept {
+  AttentionPass::Kept attention;
+  at::Tensor middle;  // the residual stream between the branches
+  FeedForwardPass::Kept feed_forward;
+};
+
+std::vector<at::Tensor> pack(const Kept& kept) {
+  const Attended& attended = kept.attention.attended;
+  return {kept.attention.norm.mean,    kept.attention.norm.rstd,
+          kept.attention.qkv,          attended.output,
+          attended.logsumexp,          attended.philox_seed,
+          attended.philox_offset,      kept.middle,
+          kept.feed_forward.norm.mean, kept.feed_forward.norm.rstd,
+          kept.feed_forward.inner};
+}
+
+Kept take(Saved& saved) {
+  Kept kept = {.attention = {.norm = {{}, saved.take(kMean1), saved.take(kRstd1)},
+                             .qkv = saved.take(kQkv),
+                             .attended = {saved.take(kAttended), saved.take(kLogsumexp),
+                                          saved.take(kPhiloxSeed), saved.take(kPhiloxOffset)}},
+               .middle = saved.take(kMiddle),
+               .feed_forward = {.norm = {{}, saved.take(kMean2), saved.take(kRstd2)},
+                                .inner = saved.take(kInner)}};
+  saved.clear();
+  return kept;
+}
+
+Kept run(const BlockPass& pass, const AttentionPass& attention, const at::Tensor& input,
+         bool keep) {
+  Kept kept;
+  kept.middle = attention.forward(kept.attention, keep);
+  kept.feed_forward = FeedForwardPass(pass).begin(kept.middle, input);
+  return kept;
+}
+
+}  // namespace
+
+DecoderBlock::DecoderBlock(const BlockSpec& spec, const LoraRecipe& lora, std::int64_t layer)
+    : ModelUnit(block_layout(spec, layer)),
+      spec_(spec),
+      places_(block_parameters(spec, lora)),
+      adapter_scale_(lora.exists() ? lora.scale() : 0),
+      adapter_dropout_(lora.dropout),
+      layer_(layer),
+      rotary_(spec.attention.rope, spec.attention.head_dim) {
+  SLUICE_CHECK(rotary_.exists() || !spec.attention.head_norms,
+               "norms of heads are computed together with the rotation");
+  SLUICE_CHECK(!spec.mlp.gated || spec.mlp.activation == Activation::kSilu, "a gate is a SiLU");
+}
+
+bool DecoderBlock::keys_depend_on_length(std::int64_t tokens) const {
+  return rotary_.keys_depend_on_length(tokens);
+}
+
+BlockPass DecoderBlock::pass(const PassContext& context, const UnitViews& parameters,
+                             const at::Tensor& input) const {
+  return {.spec = spec_,
+          .places = places_,
+          .w = parameters,
+          .context = context,
+          .adapters = {.scale = adapter_scale_,
+                       .dropout = dropout_at(context, DropoutSite::kAdapter, adapter_dropout_)},
+          .pieces = RowPieces(input.size(0) * input.size(1), spec_.piece_rows)};
+}
+
+at::Tensor DecoderBlock::forward(const PassContext& context, const UnitViews& parameters,
+                                 const at::Tensor& input, Saved* saved) const {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const BlockPass here = pass(context, parameters, input);
+  Kept kept = run(here, {here, rotary_, input, layer_}, input, saved != nullptr);
+  if (saved != nullptr) saved->assign(pack(kept));
+  return FeedForwardPass(here).finish(std::move(kept.feed_forward), kept.middle);
+}
+
+void DecoderBlock::recompute(const PassContext& context, const UnitViews& parameters,
+                             const at::Tensor& input, Saved& saved) const {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const BlockPass here = pass(context, parameters, input);
+  saved.assign(pack(run(here, {here, rotary_, input, layer_}, input, /*keep=*/true)));
+}
+
+at::Tensor DecoderBlock::backward(const PassContext& context, const UnitViews& parameters,
+                                  const at::Tensor& input, Saved& saved,
+                                  const at::Tensor& grad_output, const UnitViews& gradients) const {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  TORCH_CHECK(!saved.empty(), "unit ", layout().name,
+              ": backward has nothing saved; forward saves when it is given a Saved, or call "
+              "recompute()");
+  const BlockPass here = pass(context, parameters, input);
+  Kept kept = take(saved);
+  const at::Tensor grad_middle = FeedForwardPass(here).backward(
+      std::move(kept.feed_forward), std::move(kept.middle), grad_output, gradients);
+  return AttentionPass(here, rotary_, input, layer_)
+      .backward(std::move(kept.attention), grad_middle, gradients);
+}
+
+at::Tensor DecoderBlock::extend(const UnitViews& parameters, const at::Tensor& input,
+                                KvCache& cache) const {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  const PassContext context = {.training = false};
+  const BlockPass here = pass(context, parameters, input);
+  const FeedForwardPass feed_forward(here);
+  at::Tensor middle =
+      AttentionPass(here, rotary_, input, layer_, /*first=*/cache.length()).extend(cache);
+  FeedForwardPass::Kept kept = feed_forward.begin(middle, input);
+  return feed_forward.finish(std::move(kept), middle);
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,114 @@
+#include "engine/model/decoder/feed_forward_pass.h"
+
+#include <ATen/ops/empty_like.h>
+
+#include <utility>
+
+#include "engine/model/ops/activate.h"
+#include "engine/model/ops/bias_gradient.h"
+
+namespace sluice::engine {
+
+FeedForwardPass::Kept FeedForwardPass::kept_of(Normed normed, std::int64_t first_row) const {
+  at::Tensor inner = in_from(first_row).output(normed.output);
+  normed.output.reset();
+  return {.norm = std::move(normed), .inner = std::move(inner)};
+}
+
+FeedForwardPass::Kept FeedForwardPass::begin(at::Tensor& middle, const at::Tensor& input) const {
+  const Dropout dropout = pass_.residual_dropout(DropoutSite::kProjection);
+  if (pass_.pieces.cut()) {
+    add_residual(middle, input, dropout);
+    return {};
+  }
+  return kept_of(norm_.add_and_norm(pass_.w, middle, input, dropout), 0);
+}
+
+at::Tensor FeedForwardPass::activated(const at::Tensor& inner) const {
+  const MlpSpec& mlp = pass_.spec.mlp;
+  return mlp.gated ? silu_gated(inner) : activate(inner, mlp.activation);
+}
+
+at::Tensor FeedForwardPass::finish(Kept kept, const at::Tensor& middle) const {
+  at::Tensor output;
+  if (pass_.pieces.cut()) {
+    output = output_in_pieces(middle);
+  } else {
+    const at::Tensor activation = activated(kept.inner);
+    kept.inner.reset();
+    output = out_from(0).output(activation);
+  }
+  add_residual(output, middle, pass_.residual_dropout(DropoutSite::kFcProjection));
+  return output;
+}
+
+at::Tensor FeedForwardPass::output_in_pieces(const at::Tensor& middle) const {
+  at::Tensor output = at::empty_like(middle);
+  const at::Tensor from = middle.flatten(0, 1);
+  const at::Tensor to = output.flatten(0, 1);
+  pass_.pieces.for_each([&](std::int64_t first, std::int64_t rows) {
+    const at::Tensor activation =
+        activated(kept_of(norm_.normed(pass_.w, from.narrow(0, first, rows)), first).inner);
+    to.narrow(0, first, rows).copy_(out_from(first).output(activation));
+  });
+  return output;
+}
+
+// In place: `inner` becomes its gradient, and the activation's gradient becomes the activation.
+void FeedForwardPass::activated_backward(at::Tensor& inner, at::Tensor& gradient,
+                                         const UnitViews& gradients) const {
+  const MlpSpec& mlp = pass_.spec.mlp;
+  if (mlp.gated) return silu_gated_backward(inner, gradient);
+  activate_backward(inner, gradient, mlp.activation,
+                    gradient_of(gradients, pass_.places.mlp_in.bias));
+  std::swap(inner, gradient);
+}
+
+at::Tensor FeedForwardPass::backward_of(Rows rows, Kept kept, const UnitViews& gradients) const {
+  const bool overwrites = pass_.context.overwrites && rows.first == 0;
+  const bool gated = pass_.spec.mlp.gated;
+  {
+    const ProductsPass products = out_from(rows.first);
+    const ProductsPass::Backward out(products, rows.dropped);
+    at::Tensor activation = out.input_gradient();
+    activated_backward(kept.inner, activation, gradients);
+    if (gated) out.put_biases(gradients);
+    out.put_matrices(gradients, activation, overwrites);
+  }
+  rows.dropped.reset();
+  const ProductsPass products = in_from(rows.first);
+  const ProductsPass::Backward in(products, kept.inner);
+  if (gated) in.put_biases(gradients);
+  in.put_matrices(gradients, norm_.normed(pass_.w, rows.middle).output, overwrites);
+  return norm_.backward(pass_.w, gradients, in.input_gradient(), rows.middle, kept.norm,
+                        rows.grad_output);
+}
+
+at::Tensor FeedForwardPass::backward(Kept kept, at::Tensor middle, const at::Tensor& grad_output,
+                                     const UnitViews& gradients) const {
+  const Dropout dropout = pass_.residual_dropout(DropoutSite::kFcProjection);
+  // With a gate the last bias is summed piece by piece. Otherwise it is summed together with
+  // dropout, over all rows.
+  at::Tensor dropped = pass_.spec.mlp.gated
+                           ? with_dropout(grad_output, dropout)
+                           : drop_and_accumulate(grad_output, dropout,
+                                                 gradient_of(gradients, pass_.places.mlp_out.bias));
+  if (!pass_.pieces.cut())
+    return backward_of(
+        {.middle = middle, .grad_output = grad_output, .dropped = std::move(dropped)},
+        std::move(kept), gradients);
+  const auto rows_of = [](const at::Tensor& all, std::int64_t first, std::int64_t rows) {
+    return all.flatten(0, 1).narrow(0, first, rows);
+  };
+  pass_.pieces.for_each([&](std::int64_t first, std::int64_t rows) {
+    const at::Tensor some = rows_of(middle, first, rows);
+    some.copy_(backward_of({.middle = some,
+                            .grad_output = rows_of(grad_output, first, rows),
+                            .dropped = rows_of(dropped, first, rows),
+                            .first = first},
+                           kept_of(norm_.normed(pass_.w, some), first), gradients));
+  });
+  return middle;
+}
+
+}  // namespace sluice::engine
