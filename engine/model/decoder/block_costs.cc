@@ -49,6 +49,24 @@ Flops block_flops(const BlockSpec& block, const AdapterNumbers& adapters, std::i
           .recompute = weights + added - mlp_out + 2 * scores - in_pieces};
 }
 
+Traffic block_traffic(const BlockSpec& block, std::int64_t number_bytes) {
+  const AttentionSpec& attention = block.attention;
+  const auto hidden = static_cast<double>(block.hidden);
+  const auto mlp = static_cast<double>(block.mlp.width);
+  const auto turned = static_cast<double>(attention.query_width() + attention.key_width());
+  const double heads = attention.rope.exists() ? 2 * turned * (attention.head_norms ? 2 : 1) : 0;
+  const auto width = static_cast<double>(number_bytes);
+  // Two norms each read and write a row, two residuals each read two rows and write one, and an
+  // activation reads and writes. Backward reads gradient and input, and adds to the stream's
+  // gradient. Blocks with layer norms also drop branches, and sum for the biases of all products.
+  // A gate is computed again together with its gradient.
+  const double biases = block.norm == NormKind::kLayer ? 9 * hidden : 0;
+  const double in_forward = block.mlp.gated ? 3 * mlp : 2 * mlp;
+  const double in_backward = block.mlp.gated ? 6 * mlp : 4 * mlp;
+  return {.forward = width * (10 * hidden + heads + in_forward),
+          .backward = width * (8 * hidden + biases + heads + in_backward)};
+}
+
 std::uint64_t block_saved_bytes(const BlockSpec& block, const PassShape& pass) {
   constexpr std::int64_t kFp32Bytes = 4;
   const bool cut = RowPieces(pass.rows(), block.piece_rows).cut();

@@ -26,6 +26,10 @@ AttentionCosts attention_costs(const BlockSpec& block);
 // UnitKind::flops().
 Flops block_flops(const BlockSpec& block, const AdapterNumbers& adapters, std::int64_t tokens);
 
+// UnitKind::traffic(): norms, residuals, rotary positions, norms of heads, and the activation or
+// gate.
+Traffic block_traffic(const BlockSpec& block, std::int64_t number_bytes);
+
 // UnitKind::saved_bytes(): queries, keys and values; attention's output; the residual stream
 // between the branches; and, unless it is computed in pieces, the feed-forward before its
 // activation. Also fp32 statistics of the norms and a sum for each head.

@@ -1,9 +1,13 @@
 #include "engine/model/decoder/decoder_layout.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <memory>
 #include <string>
 #include <utility>
+
+#include "engine/model/decoder/decoder_kinds.h"
 
 namespace sluice::engine {
 namespace {
@@ -243,19 +247,25 @@ UnitLayout adapter_layout(const BlockSpec& block, const LoraRecipe& lora, std::i
   return layout;
 }
 
-ModelLayout decoder_layout(const DecoderSpec& spec, const DecoderKinds& kinds,
-                           const ModelOptions& options) {
+ModelLayout decoder_layout(const DecoderSpec& spec, const ModelOptions& options) {
+  const LoraRecipe& lora = options.lora;
+  // One kind for all blocks with the window, and one for all others.
+  std::array<std::shared_ptr<const UnitKind>, 2> kinds;
   std::vector<ModelLayout::Unit> units;
-  units.push_back({.kind = kinds.embedding,
+  units.push_back({.kind = embedding_kind(spec, lora),
                    .layout = embedding_layout(spec, options.padded_vocab),
                    .borrowed = {}});
-  for (std::int64_t layer = 0; layer < spec.layers; ++layer)
-    units.push_back(
-        {.kind = kinds.block(layer), .layout = block_layout(spec.block, layer), .borrowed = {}});
-  ModelLayout::Unit head = {.kind = kinds.head, .layout = head_layout(spec), .borrowed = {}};
+  for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
+    auto& kind = kinds[spec.window.has(layer) ? 1 : 0];
+    if (!kind) kind = block_kind(spec.block_at(layer), lora);
+    units.push_back({.kind = kind, .layout = block_layout(spec.block, layer), .borrowed = {}});
+  }
+  ModelLayout::Unit head = {.kind = head_kind(spec, lora, options.padded_vocab),
+                            .layout = head_layout(spec),
+                            .borrowed = {}};
   if (spec.tied) head.borrowed.push_back({.unit = 0, .parameter = token_parameter(spec)});
   units.push_back(std::move(head));
-  if (options.lora.exists()) freeze(spec.block, options.lora, units);
+  if (lora.exists()) freeze(spec.block, lora, units);
   return {{.hidden = spec.block.hidden, .vocab = spec.vocab}, std::move(units)};
 }
 

@@ -7,8 +7,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -73,14 +71,7 @@ UnitLayout head_layout(const DecoderSpec& spec);
 // The trained parameters of a block with adapters: pairs of A and B, in the order of their targets.
 UnitLayout adapter_layout(const BlockSpec& block, const LoraRecipe& lora, std::int64_t layer);
 
-// What passes of the units cost.
-struct DecoderKinds {
-  std::shared_ptr<const UnitKind> embedding;
-  std::function<std::shared_ptr<const UnitKind>(std::int64_t layer)> block;
-  std::shared_ptr<const UnitKind> head;
-};
-// The whole model. A separate output projection is not padded.
-ModelLayout decoder_layout(const DecoderSpec& spec, const DecoderKinds& kinds,
-                           const ModelOptions& options);
+// The whole model, with what its passes cost. A separate output projection is not padded.
+ModelLayout decoder_layout(const DecoderSpec& spec, const ModelOptions& options);
 
 }  // namespace sluice::engine

@@ -9,8 +9,6 @@
 namespace sluice::engine {
 
 DecoderSpec llama_spec(const LlamaShape& shape);
-// A block with the window, or without.
-BlockSpec llama_block_spec(const LlamaShape& shape, bool windowed);
 // The names of all Llamas' parameters.
 const BlockNames& llama_names();
 ModelLayout llama_layout(const ModelOptions& options);

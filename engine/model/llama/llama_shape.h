@@ -9,7 +9,6 @@
 #include "engine/model/decoder/block_spec.h"
 #include "engine/model/model_family.h"
 #include "engine/model/model_shape.h"
-#include "engine/model/row_pieces.h"
 
 namespace sluice::engine {
 
@@ -38,11 +37,6 @@ struct LlamaShape {
   bool head_norms = false;  // queries and keys
   Rope rope;
   LayerWindow window;
-  std::int64_t piece_rows = kPieceRows;  // of the feed-forward; smaller only in tests
-
-  std::int64_t query_width() const { return heads * head_dim; }
-  std::int64_t key_width() const { return kv_heads * head_dim; }
-  std::int64_t qkv_width() const { return query_width() + 2 * key_width(); }
 };
 
 std::span<const ShapeNumber> llama_numbers();

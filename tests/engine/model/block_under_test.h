@@ -41,6 +41,10 @@ class BlockUnderTest {
     for (int i = 0; i < own.size(); ++i) gradients_.append(own[i]);
   }
 
+  static DecoderSpec spec_of(const ModelShape& shape) {
+    return shape.family == kLlamaFamily ? llama_spec(llama_shape(shape)) : gpt2_spec(shape);
+  }
+
   const ModelUnit& block() const { return *block_; }
   const UnitViews& parameters() const { return parameters_; }
   const UnitViews& gradients() const { return gradients_; }
@@ -78,9 +82,6 @@ class BlockUnderTest {
   }
 
  private:
-  static DecoderSpec spec_of(const ModelShape& shape) {
-    return shape.family == kLlamaFamily ? llama_spec(llama_shape(shape)) : gpt2_spec(shape);
-  }
   static std::unique_ptr<const ModelUnit> make(const ModelShape& shape, const LoraRecipe& lora,
                                                std::int64_t piece_rows) {
     BlockSpec spec = spec_of(shape).block_at(0);

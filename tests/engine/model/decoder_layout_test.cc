@@ -30,18 +30,18 @@ BlockSpec gpt2() {
 
 // With everything that a Llama's block can have.
 BlockSpec llama() {
-  return llama_block_spec({.hidden = 48,
-                           .heads = 4,
-                           .kv_heads = 2,
-                           .head_dim = 10,
-                           .ffn = 56,
-                           .vocab = 50,
-                           .qkv_bias = true,
-                           .output_bias = true,
-                           .mlp_bias = true,
-                           .head_norms = true,
-                           .window = {.tokens = 3}},
-                          /*windowed=*/true);
+  return llama_spec({.hidden = 48,
+                     .heads = 4,
+                     .kv_heads = 2,
+                     .head_dim = 10,
+                     .ffn = 56,
+                     .vocab = 50,
+                     .qkv_bias = true,
+                     .output_bias = true,
+                     .mlp_bias = true,
+                     .head_norms = true,
+                     .window = {.tokens = 3}})
+      .block_at(0);
 }
 
 // Stores of runs and checkpoints have parameters in this order.

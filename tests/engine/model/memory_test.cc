@@ -16,9 +16,7 @@
 
 #include "engine/families/families.h"
 #include "engine/model/decoder/block_costs.h"
-#include "engine/model/gpt2/gpt2_costs.h"
-#include "engine/model/gpt2/gpt2_layout.h"
-#include "engine/model/llama/llama_costs.h"
+#include "engine/model/decoder/block_memory.h"
 #include "engine/model/llama/llama_shape.h"
 #include "engine/model/ops/products.h"
 #include "tests/engine/model/block_under_test.h"
@@ -209,17 +207,10 @@ void expect_formulas_hold_in_pieces(const Case& which, at::Device device,
   block.make_lively();
   const at::Tensor input = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
   const at::Tensor grad = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
-  BlockSpec spec = gpt2_spec(shape).block;
+  BlockSpec spec = BlockUnderTest::spec_of(shape).block_at(0);
   spec.piece_rows = kRows;
-  std::uint64_t saved_bytes = block_saved_bytes(spec, pass);
-  std::uint64_t bound = block_peak_bytes(shape, pass, peak_options, kRows);
-  if (shape.family == kLlamaFamily) {
-    LlamaShape llama = llama_shape(shape);
-    llama.piece_rows = kRows;
-    const auto kind = llama_block_kind(llama, {}, llama.window.has(0));
-    saved_bytes = kind->saved_bytes(pass);
-    bound = kind->peak_bytes(pass, peak_options);
-  }
+  const std::uint64_t saved_bytes = block_saved_bytes(spec, pass);
+  const std::uint64_t bound = block_peak_bytes(spec, {}, pass, peak_options);
   for (const bool measured : {false, true}) {
     Saved saved;
     const std::uint64_t before = now() - 2 * input.nbytes();

@@ -4,7 +4,8 @@
 
 #include "engine/families/families.h"
 #include "engine/model/decoder/block_costs.h"
-#include "engine/model/gpt2/gpt2_costs.h"
+#include "engine/model/decoder/block_memory.h"
+#include "engine/model/decoder/decoder_kinds.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 
 namespace sluice::engine {
@@ -145,14 +146,17 @@ TEST(ModelLayout, OfGptIsItsUnitsWithTheTokenEmbeddingLent) {
             "wte.weight");
   const PassShape pass{.micro_batch = 2, .tokens = 16, .number_bytes = 2};
   EXPECT_EQ(model.kind(1).saved_bytes(pass), block_saved_bytes(gpt2_spec(shape).block, pass));
-  EXPECT_EQ(model.kind(4).flops(16).forward, head_flops(shape, 128).forward);
-  EXPECT_EQ(model.peak_bytes(pass, {}),
-            std::max(block_peak_bytes(shape, pass), head_peak_bytes(shape, pass, 128)));
+  const auto head = head_kind(gpt2_spec(shape), {}, 128);
+  EXPECT_EQ(model.kind(4).flops(16).forward, head->flops(16).forward);
+  EXPECT_EQ(model.peak_bytes(pass, {}), std::max(block_peak_bytes(gpt2_spec(shape).block, {}, pass),
+                                                 head->peak_bytes(pass, {})));
   // On the CPU attention with dropout is computed without a fused kernel.
   ModelShape with_dropout = shape;
   with_dropout.dropout = 0.1;
+  BlockSpec fused = gpt2_spec(with_dropout).block;
+  fused.attention.dropout = 0;
   EXPECT_EQ(model_layout({.shape = with_dropout}).kind(1).peak_bytes(pass, {.cpu = true}),
-            block_peak_bytes(with_dropout, pass, {.cpu = true, .plain_attention = true}));
+            block_peak_bytes(fused, {}, pass, {.cpu = true, .plain_attention = true}));
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ namespace sluice::engine {
 namespace {
 
 const ModelShape kShape = {.layers = 2, .hidden = 16, .heads = 2, .context_tokens = 8, .vocab = 11};
+const BlockParameters kPlaces = block_parameters(gpt2_spec(kShape).block);
 
 class SlotStorageTest : public testing::Test {
  protected:
@@ -51,7 +52,7 @@ TEST_F(SlotStorageTest, ViewsReadAndWriteTheAcquiredMemory) {
 
 TEST_F(SlotStorageTest, EveryUseAfterReleaseThrows) {
   slot_.acquire(first());
-  const at::Tensor weight = slot_.views()[gpt2_block_parameters().qkv.weight];
+  const at::Tensor weight = slot_.views()[kPlaces.qkv.weight];
   const at::Tensor view_of_view = weight.t();
   const at::Tensor x = at::ones({3, 16});
   slot_.release();
@@ -74,12 +75,12 @@ TEST_F(SlotStorageTest, EveryUseAfterReleaseThrows) {
 
 TEST_F(SlotStorageTest, AKeptViewNeverReadsTheNextUnitOfTheSlot) {
   slot_.acquire(first());
-  const at::Tensor kept = slot_.views()[gpt2_block_parameters().qkv.weight];
+  const at::Tensor kept = slot_.views()[kPlaces.qkv.weight];
   kept.fill_(1);
   slot_.release();
   SlotStorage next(block_layout(gpt2_spec(kShape).block, 1), at::kFloat, at::kCPU);
   next.acquire(first());
-  next.views()[gpt2_block_parameters().qkv.weight].fill_(2);
+  next.views()[kPlaces.qkv.weight].fill_(2);
   EXPECT_ANY_THROW(kept.sum());
   next.release();
   // Fetched again into other memory, so the kept view is valid again.
@@ -90,7 +91,7 @@ TEST_F(SlotStorageTest, AKeptViewNeverReadsTheNextUnitOfTheSlot) {
 
 TEST_F(SlotStorageTest, AutogradThatHoldsAReleasedWeightThrowsInsteadOfReadingTheNextUnit) {
   slot_.acquire(first());
-  const at::Tensor weight = slot_.views()[gpt2_block_parameters().qkv.weight];
+  const at::Tensor weight = slot_.views()[kPlaces.qkv.weight];
   at::Tensor x = at::ones({3, 16}).requires_grad_();
   const at::Tensor loss = at::mm(x, weight).sum();  // the tape saves weight
   slot_.release();
@@ -118,7 +119,7 @@ TEST_F(SlotStorageTest, AUnitThrowsOnAReleasedSlotAndKeepsNothingOfIt) {
 
 TEST_F(SlotStorageTest, SaysWhichUnitIsUsedWhileReleased) {
   try {
-    slot_.views()[gpt2_block_parameters().qkv.weight].add(1);
+    slot_.views()[kPlaces.qkv.weight].add(1);
     FAIL() << "nothing was thrown";
   } catch (const c10::Error& error) {
     EXPECT_THAT(error.what(), testing::ContainsRegex("unit h.0.*is released"));
@@ -127,7 +128,7 @@ TEST_F(SlotStorageTest, SaysWhichUnitIsUsedWhileReleased) {
 
 TEST_F(SlotStorageTest, AutogradGoesOnWhenTheUnitIsFetchedAgain) {
   slot_.acquire(first());
-  const at::Tensor weight = slot_.views()[gpt2_block_parameters().qkv.weight];
+  const at::Tensor weight = slot_.views()[kPlaces.qkv.weight];
   weight.fill_(2);
   at::Tensor x = at::ones({3, 48}).requires_grad_();
   const at::Tensor loss = at::mm(x, weight.t()).sum();  // the tape saves a view of the view

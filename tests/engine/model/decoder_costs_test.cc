@@ -1,16 +1,25 @@
-#include "engine/model/gpt2/gpt2_costs.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "engine/families/families.h"
 #include "engine/model/decoder/block_costs.h"
+#include "engine/model/decoder/block_memory.h"
+#include "engine/model/decoder/decoder_kinds.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/op_costs.h"
 
 namespace sluice::engine {
 namespace {
+
+std::uint64_t peak_of(const ModelShape& shape, const PassShape& pass,
+                      const PeakOptions& options = {}) {
+  return block_peak_bytes(gpt2_spec(shape).block, {}, pass, options);
+}
+
+std::uint64_t unit_input_bytes(const ModelShape& shape, const PassShape& pass) {
+  return static_cast<std::uint64_t>(pass.rows() * shape.hidden * pass.number_bytes);
+}
 
 // The number of matrix elements that a token is multiplied by, from the layouts.
 double multiplied(const UnitLayout& layout) {
@@ -49,11 +58,12 @@ TEST(GptCosts, FlopsFollowFromTheMatricesAndTheCausalScores) {
     const Flops block = block_flops(gpt2_spec(shape).block, {}, tokens);
     EXPECT_DOUBLE_EQ(block.forward, weights + per_token) << name;
     EXPECT_DOUBLE_EQ(block.backward, 2 * weights + 2.5 * per_token) << name;
-    const ParameterSpec& last = layout.parameters[gpt2_block_parameters().mlp_out.weight];
+    const ParameterSpec& last =
+        layout.parameters[block_parameters(gpt2_spec(shape).block).mlp_out.weight];
     EXPECT_DOUBLE_EQ(block.forward - block.recompute, 2 * static_cast<double>(last.elements));
     const auto wte = static_cast<double>(
         embedding_layout(gpt2_spec(shape)).parameters[token_parameter(gpt2_spec(shape))].elements);
-    EXPECT_DOUBLE_EQ(head_flops(shape).forward, 2 * wte);
+    EXPECT_DOUBLE_EQ(head_kind(gpt2_spec(shape), {}, 0)->flops(1).forward, 2 * wte);
   }
 }
 
@@ -66,10 +76,11 @@ TEST(GptCosts, RecomputeCostsLessThanAForward) {
 
 TEST(GptCosts, PaddingOfTheVocabularyCounts) {
   const ModelShape shape = *preset_shape("gpt2-small");
-  EXPECT_DOUBLE_EQ(head_flops(shape, 50304).forward - head_flops(shape).forward,
-                   2.0 * (50304 - 50257) * 768);
+  const auto plain = head_kind(gpt2_spec(shape), {}, 0);
+  const auto padded = head_kind(gpt2_spec(shape), {}, 50304);
+  EXPECT_DOUBLE_EQ(padded->flops(1).forward - plain->flops(1).forward, 2.0 * (50304 - 50257) * 768);
   const PassShape pass = {.micro_batch = 8, .tokens = 1024};
-  EXPECT_GT(head_peak_bytes(shape, pass, 50304), head_peak_bytes(shape, pass));
+  EXPECT_GT(padded->peak_bytes(pass, {}), plain->peak_bytes(pass, {}));
 }
 
 TEST(GptCosts, AFixedOrderOfSumsCostsMemoryWhereFewHeadsFillTheGpu) {
@@ -77,20 +88,20 @@ TEST(GptCosts, AFixedOrderOfSumsCostsMemoryWhereFewHeadsFillTheGpu) {
   const PeakOptions fixed = {.deterministic = true};
   // 25 heads: FlashAttention divides 160 multiprocessors into 7 sums of one unit input in fp32.
   const PassShape one = {.micro_batch = 1, .tokens = 1024};
-  EXPECT_GT(block_peak_bytes(shape, one, fixed), (11 + 7 * 2) * unit_input_bytes(shape, one));
-  EXPECT_LT(block_peak_bytes(shape, one, fixed), (11 + 8 * 2) * unit_input_bytes(shape, one));
-  EXPECT_LT(block_peak_bytes(shape, one), 17 * unit_input_bytes(shape, one));
+  EXPECT_GT(peak_of(shape, one, fixed), (11 + 7 * 2) * unit_input_bytes(shape, one));
+  EXPECT_LT(peak_of(shape, one, fixed), (11 + 8 * 2) * unit_input_bytes(shape, one));
+  EXPECT_LT(peak_of(shape, one), 17 * unit_input_bytes(shape, one));
   // 200 heads: one sum, which is less than the feed-forward needs.
   const PassShape eight = {.micro_batch = 8, .tokens = 1024};
-  EXPECT_EQ(block_peak_bytes(shape, eight, fixed), block_peak_bytes(shape, eight));
+  EXPECT_EQ(peak_of(shape, eight, fixed), peak_of(shape, eight));
 }
 
 TEST(GptCosts, DropoutCostsOneMoreUnitInput) {
   ModelShape shape = *preset_shape("gpt2-xl");
   const PassShape pass = {.micro_batch = 8, .tokens = 1024};
-  const std::uint64_t with = block_peak_bytes(shape, pass);
+  const std::uint64_t with = peak_of(shape, pass);
   shape.dropout = 0;
-  EXPECT_EQ(with - block_peak_bytes(shape, pass), unit_input_bytes(shape, pass));
+  EXPECT_EQ(with - peak_of(shape, pass), unit_input_bytes(shape, pass));
 }
 
 TEST(GptCosts, ChunksOfTheLossAreLargerOnCuda) {

@@ -1,0 +1,184 @@
+#include "engine/model/decoder/block_memory.h"
+
+#include <algorithm>
+
+#include "engine/model/decoder/block_costs.h"
+#include "engine/model/op_costs.h"
+#include "engine/model/row_pieces.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::int64_t kFp32Bytes = 4;
+
+std::uint64_t bytes(std::int64_t count) { return static_cast<std::uint64_t>(count); }
+
+std::uint64_t numbers_bytes(const PassShape& pass, std::int64_t of_token) {
+  return bytes(pass.rows() * of_token * pass.number_bytes);
+}
+
+// The memory of one block's backward, in addition to its input and the output's gradient.
+class BlockMemory {
+ public:
+  BlockMemory(const BlockSpec& block, const LoraRecipe& lora, const PassShape& pass,
+              const PeakOptions& options)
+      : block_(block),
+        attention_(block.attention),
+        lora_(lora),
+        adapters_(adapter_numbers(block, lora)),
+        pass_(pass),
+        pieces_(pass.rows(), block.piece_rows),
+        options_(options) {
+    options_.plain_attention |= options.cpu && attention_.dropout > 0;
+  }
+
+  std::uint64_t peak() const {
+    const std::uint64_t saved = block_saved_bytes(block_, pass_) + dropped_bytes();
+    if (pieces_.cut()) return in_pieces(saved);
+    return std::max(saved + feed_forward_bytes(pass_), attention_bytes()) + adapter_bytes(pass_);
+  }
+
+ private:
+  // The feed-forward's backward takes a piece's middle and that of the uncut pass, and attention's
+  // backward takes the first norm's rows at its end.
+  std::uint64_t in_pieces(std::uint64_t saved) const {
+    const PassShape piece = {.tokens = pieces_.largest(), .number_bytes = pass_.number_bytes};
+    const std::uint64_t normed = numbers_bytes(piece, block_.hidden);
+    const std::uint64_t of_piece =
+        block_.mlp.gated ? std::max(feed_forward_bytes(piece), normed + norm_bytes(piece))
+                         : feed_forward_bytes(piece) + normed;
+    const std::uint64_t feed_forward =
+        saved + numbers_bytes(piece, block_.mlp.in_width()) + of_piece + adapter_bytes(piece);
+    const std::uint64_t end =
+        numbers_bytes(pass_, 2 * block_.hidden + attention_.qkv_width()) + norm_bytes(pass_);
+    return std::max(feed_forward, std::max(attention_bytes(), end) + adapter_bytes(pass_));
+  }
+
+  // What dropout makes of the output's gradient.
+  std::uint64_t dropped_bytes() const {
+    return block_.residual_dropout > 0 ? numbers_bytes(pass_, block_.hidden) : 0;
+  }
+
+  // The separate gradient of one product's output, two products with A or B, and what dropout
+  // leaves of an input, or of its gradient.
+  std::uint64_t adapter_bytes(const PassShape& pass) const {
+    if (!lora_.exists()) return 0;
+    const std::int64_t dropped = lora_.dropout > 0 ? adapters_.widest_in : 0;
+    return numbers_bytes(pass, adapters_.widest_out + 2 * lora_.rank + dropped);
+  }
+
+  // The feed-forward's backward, in addition to saved tensors: the activation's gradient. With a
+  // gate this is its product and gradient in one (without a fused kernel, also their
+  // intermediates), and then the norm's output, or its gradient.
+  std::uint64_t feed_forward_bytes(const PassShape& pass) const {
+    const MlpSpec& mlp = block_.mlp;
+    const auto copies = [&](std::int64_t columns) {
+      return product_copies_bytes(pass, options_, block_.hidden, columns);
+    };
+    const std::uint64_t bias = mlp.bias ? bias_sum_bytes(pass, mlp.in_width(), options_.cpu) : 0;
+    if (!mlp.gated) return numbers_bytes(pass, mlp.width) + std::max(bias, copies(mlp.width));
+    constexpr std::int64_t kCopies = 6;
+    const std::int64_t width = mlp.width * (fuses_rows(pass, options_, mlp.width) ? 1 : kCopies);
+    return std::max({numbers_bytes(pass, width), numbers_bytes(pass, mlp.width) + copies(mlp.width),
+                     numbers_bytes(pass, 2 * block_.hidden) +
+                         std::max({norm_bytes(pass), bias, copies(mlp.in_width())})});
+  }
+
+  // Attention's backward, and the rotation of its gradient.
+  std::uint64_t attention_bytes() const {
+    const bool in_parts = attention_.in_parts && pieces_.cut() && attention_.dropout == 0;
+    const std::int64_t parts = in_parts ? head_parts(attention_.kv_heads) : 1;
+    if (!attention_.rope.exists()) return kernel_bytes();
+    if (parts == 1) return std::max(kernel_bytes(), turn_bytes());
+    return attention_.head_norms ? parts_bytes(parts) : std::max(parts_bytes(parts), turn_bytes());
+  }
+
+  // The residual stream's gradient; queries, keys and values, and their rotated copies if the
+  // rotation is repeated; and the output with statistics. Also the gradients of output, queries,
+  // keys and values, the last three also packed. Without a rotation they are packed when the kernel
+  // is done, and summed for the biases.
+  std::uint64_t kernel_bytes() const {
+    const std::int64_t qkv = attention_.qkv_width();
+    const std::uint64_t held =
+        numbers_bytes(pass_, block_.hidden + 2 * attention_.query_width() + 2 * qkv +
+                                 (attention_.head_norms ? turned_width() : 0)) +
+        statistics_bytes();
+    const std::uint64_t kernel = attention_costs(block_).backward_bytes(pass_, options_);
+    const std::uint64_t packed = numbers_bytes(pass_, qkv);
+    if (attention_.rope.exists()) return held + packed + kernel;
+    return held + std::max(kernel, packed + qkv_bias_bytes());
+  }
+
+  // Attention's backward in parts, whose gradients replace queries, keys and values. A part copies
+  // the latter, the output and its gradient. It has separate and packed gradients of queries, keys
+  // and values, and with norms of heads their rotated copies.
+  std::uint64_t parts_bytes(std::int64_t parts) const {
+    AttentionCosts part = attention_costs(block_);
+    part.heads /= parts;
+    part.kv_heads /= parts;
+    const std::int64_t query = attention_.query_width() / parts;
+    const std::int64_t key = attention_.key_width() / parts;
+    const std::int64_t turned = attention_.head_norms ? query + key : 0;
+    const std::int64_t wide = turn_copies() * turned;
+    return numbers_bytes(pass_, block_.hidden + attention_.qkv_width() +
+                                    2 * attention_.query_width() + 3 * (query + 2 * key) +
+                                    2 * query + turned) +
+           statistics_bytes() +
+           std::max(part.backward_bytes(pass_, options_), bytes(pass_.rows() * wide * kFp32Bytes));
+  }
+
+  // The residual stream's gradient, saved tensors and the gradient; with ATen's operators also fp32
+  // copies.
+  std::uint64_t turn_bytes() const {
+    const std::int64_t wide = turn_copies() * turned_width();
+    return numbers_bytes(pass_, block_.hidden + 2 * attention_.qkv_width()) +
+           bytes(pass_.rows() * (wide + 1) * kFp32Bytes) + qkv_bias_bytes();
+  }
+
+  // The fp32 copies of a rotation by ATen's operators.
+  std::int64_t turn_copies() const {
+    constexpr std::int64_t kPairs = 2;  // each thread of the kernel has a pack of each half
+    if (fuses_rows(pass_, options_, attention_.head_dim / kPairs)) return 0;
+    return attention_.head_norms ? 6 : 3;
+  }
+
+  std::int64_t turned_width() const { return attention_.query_width() + attention_.key_width(); }
+  std::uint64_t qkv_bias_bytes() const {
+    return attention_.qkv_bias ? bias_sum_bytes(pass_, attention_.qkv_width(), options_.cpu) : 0;
+  }
+  std::uint64_t statistics_bytes() const {
+    return bytes(pass_.rows() * (2 + attention_.heads) * kFp32Bytes);
+  }
+  std::uint64_t norm_bytes(const PassShape& pass) const {
+    return norm_copies_bytes(block_.norm, block_.hidden, pass, options_);
+  }
+
+  const BlockSpec& block_;
+  const AttentionSpec& attention_;
+  const LoraRecipe& lora_;
+  AdapterNumbers adapters_;
+  PassShape pass_;
+  RowPieces pieces_;
+  PeakOptions options_;
+};
+
+}  // namespace
+
+bool fuses_rows(const PassShape& pass, const PeakOptions& options, std::int64_t columns) {
+  constexpr std::int64_t kPack = 8;
+  return !options.cpu && pass.number_bytes < kFp32Bytes && columns % kPack == 0;
+}
+
+std::uint64_t norm_copies_bytes(NormKind kind, std::int64_t hidden, const PassShape& pass,
+                                const PeakOptions& options) {
+  constexpr std::int64_t kCopies = 5;
+  if (kind == NormKind::kLayer || fuses_rows(pass, options, hidden)) return 0;
+  return bytes(pass.rows() * kCopies * hidden * kFp32Bytes);
+}
+
+std::uint64_t block_peak_bytes(const BlockSpec& block, const LoraRecipe& lora,
+                               const PassShape& pass, const PeakOptions& options) {
+  return 2 * numbers_bytes(pass, block.hidden) + BlockMemory(block, lora, pass, options).peak();
+}
+
+}  // namespace sluice::engine
