@@ -18,9 +18,11 @@ constexpr std::string_view kAdapter = "recipe.lora.adapter";
 // PEFT's name for all products.
 constexpr std::string_view kAllLinear = "all-linear";
 
-std::string unknown_target(const std::string& target, std::span<const std::string_view> known) {
-  std::string text =
-      "recipe.lora.targets names " + target + ", which cannot have an adapter: choose from ";
+std::string unknown_target(const std::string& target, std::span<const std::string_view> known,
+                           bool has_experts) {
+  std::string text = "recipe.lora.targets names " + target + ", which cannot have an adapter";
+  text += has_experts ? " in a model with experts, whose feed-forwards stay as they are" : "";
+  text += ": choose from ";
   for (const std::string_view name : known) {
     text += name;
     text += ", ";
@@ -31,6 +33,9 @@ std::string unknown_target(const std::string& target, std::span<const std::strin
 // Puts targets in the model's order, without duplicates; unknown names are refused.
 void settle_targets(Derivation& derivation, std::span<const std::string_view> known) {
   std::vector<std::string>& targets = derivation.config.lora.targets;
+  const auto& numbers = derivation.config.model.numbers;
+  const auto experts = numbers.find("experts");
+  const bool has_experts = experts != numbers.end() && experts->second.value_or(0) > 0;
   const bool all = targets.empty() || (targets.size() == 1 && targets.front() == kAllLinear);
   if (targets.empty() && derivation.given(kTargets))
     derivation.reject(
@@ -43,14 +48,15 @@ void settle_targets(Derivation& derivation, std::span<const std::string_view> kn
       continue;
     }
     if (all || std::find(known.begin(), known.end(), target) != known.end()) continue;
-    derivation.reject(unknown_target(target, known));
+    derivation.reject(unknown_target(target, known, has_experts));
   }
   std::vector<std::string> resolved;
   for (const std::string_view name : known)
     if (all || std::find(targets.begin(), targets.end(), name) != targets.end())
       resolved.emplace_back(name);
   if (all && !derivation.given(kTargets))
-    derivation.note(kTargets, "every linear layer of the model's blocks");
+    derivation.note(kTargets, has_experts ? "every linear layer of attention"
+                                          : "every linear layer of the model's blocks");
   targets = std::move(resolved);
 }
 
@@ -108,13 +114,14 @@ void derive_lora(Derivation& derivation) {
   }
   const engine::ModelFamily* family = engine::find_family(derivation.config.model.family);
   if (family == nullptr || derivation.model_refused) return;
-  if (family->adapter_targets().empty()) {
+  const auto known = family->adapter_targets(derivation.config.model.shape());
+  if (known.empty()) {
     derivation.reject("recipe.lora.rank is " + std::to_string(lora.rank) +
                       ", but models of the family " + std::string(family->name()) +
                       " cannot have adapters: leave recipe.lora out, or train another model");
     return;
   }
-  settle_targets(derivation, family->adapter_targets());
+  settle_targets(derivation, known);
   if (lora.base_bits != 8 && lora.base_bits != 16)
     derivation.reject("recipe.lora.base_bits is " + std::to_string(lora.base_bits) +
                       ": it must be 16 or 8");

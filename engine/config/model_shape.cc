@@ -76,8 +76,7 @@ void fill_family(Derivation& derivation, const Origin& origin) {
   }
 }
 
-// Whether the shape comes from the folder: a run's stored configuration has all sizes.
-bool asks_folder(const Derivation& derivation) {
+bool lacks_sizes(const Derivation& derivation) {
   constexpr const char* kSizes[] = {"model.layers", "model.hidden", "model.heads", "model.context",
                                     "model.vocab"};
   return std::any_of(std::begin(kSizes), std::end(kSizes),
@@ -97,7 +96,8 @@ Origin folder_origin(Derivation& derivation) {
     derivation.note("model.init_from", "model.path");
   }
   Origin origin{.shape = {}, .key = "model.path"};
-  if (!asks_folder(derivation)) return origin;
+  // A run's stored configuration has all sizes.
+  if (!lacks_sizes(derivation)) return origin;
   const engine::ModelShape stand_in = engine::model_presets().front().shape;
   if (!derivation.facts.model) {
     derivation.missing_facts.model = true;
@@ -114,17 +114,46 @@ Origin folder_origin(Derivation& derivation) {
   return origin;
 }
 
+// The only family that has all given keys of families, for a file with all sizes, if the usual
+// family lacks one; else empty.
+std::string_view family_of_keys(const Derivation& derivation, std::string_view usual) {
+  const auto has_all = [&](std::string_view family) {
+    return std::all_of(all_keys().begin(), all_keys().end(), [&](const Key& key) {
+      return belongs_to(key, family) || !derivation.given(key.path);
+    });
+  };
+  if (lacks_sizes(derivation) || has_all(usual)) return {};
+  std::string_view found;
+  for (const engine::ModelFamily* family : engine::model_families()) {
+    if (!has_all(family->name())) continue;
+    if (!found.empty()) return {};
+    found = family->name();
+  }
+  return found;
+}
+
+// The default preset does not apply to a file that names another family, or keys of one.
+void replace_default_preset(Derivation& derivation) {
+  if (derivation.given("model.preset")) return;
+  derivation.config.model.preset = kCustomPreset;
+  derivation.note("model.preset", "model.family");
+}
+
 Origin preset_origin(Derivation& derivation) {
   Model& model = derivation.config.model;
-  const auto preset = engine::preset_shape(model.preset);
-  // The default preset does not apply to a file that names another family.
-  if (!derivation.given("model.preset") && derivation.given("model.family") &&
-      (!preset || preset->family != model.family)) {
-    model.preset = kCustomPreset;
-    derivation.note("model.preset", "model.family");
-    return {};
+  const engine::ModelShape shape =
+      engine::preset_shape(model.preset).value_or(engine::ModelShape{});
+  if (derivation.given("model.preset") && model.preset != kCustomPreset) return {.shape = shape};
+  if (!derivation.given("model.family")) {
+    const std::string_view family = family_of_keys(derivation, shape.family);
+    if (family.empty()) return {.shape = shape};
+    derivation.note("model.family", "the family that has these keys");
+    replace_default_preset(derivation);
+    return {.shape = {.family = std::string(family)}};
   }
-  return {.shape = preset.value_or(engine::ModelShape{})};
+  if (model.family == shape.family) return {.shape = shape};
+  replace_default_preset(derivation);
+  return {};
 }
 
 void fill_numbers(Derivation& derivation, const Origin& origin) {

@@ -183,14 +183,13 @@ std::string_view module_in(std::string_view name) {
   return {};
 }
 
-// The targets that any tensor has, in the family's order.
+// The targets that any tensor has, in the order of `known`.
 Result<std::vector<std::string>> targets_in(std::span<const TensorInfo> tensors,
-                                            const ModelFamily& family) {
+                                            std::span<const std::string_view> known) {
   std::set<std::string> found;
   for (const TensorInfo& tensor : tensors) {
     const std::string_view module = module_in(tensor.name);
     const std::string_view target = module.substr(module.rfind('.') + 1);
-    const auto known = family.adapter_targets();
     if (std::find(known.begin(), known.end(), target) == known.end())
       return unknown(
           "it has a tensor " + shown_name(tensor.name) +
@@ -198,7 +197,7 @@ Result<std::vector<std::string>> targets_in(std::span<const TensorInfo> tensors,
     found.insert(std::string(target));
   }
   std::vector<std::string> targets;
-  for (const std::string_view target : family.adapter_targets())
+  for (const std::string_view target : known)
     if (found.contains(std::string(target))) targets.emplace_back(target);
   return targets;
 }
@@ -340,10 +339,10 @@ std::string peft_name(const ModelShape& shape, const std::string& parameter) {
 }
 
 Result<std::vector<std::string>> adapter_targets_in(aio::IoQueue& queue, const std::string& folder,
-                                                    const ModelFamily& family) {
+                                                    std::span<const std::string_view> known) {
   const std::string path = folder + "/" + std::string(kPeftWeightsName);
   SLUICE_ASSIGN_OR_RETURN(const auto reader, SafetensorsReader::open(queue, path));
-  auto targets = targets_in(reader->tensors(), family);
+  auto targets = targets_in(reader->tensors(), known);
   if (!targets.ok()) return std::move(targets).error().with_context(path);
   return targets;
 }
@@ -383,7 +382,7 @@ Result<AdapterWeights> AdapterWeights::open(aio::IoQueue& queue, const std::stri
                                            ": adapters are read as safetensors (PEFT's "
                                            "save_pretrained(safe_serialization=True))");
   SLUICE_ASSIGN_OR_RETURN(adapters.reader_, SafetensorsReader::open(queue, path));
-  auto targets = targets_in(adapters.reader_->tensors(), family_of(shape));
+  auto targets = targets_in(adapters.reader_->tensors(), family_of(shape).adapter_targets(shape));
   if (!targets.ok()) return std::move(targets).error().with_context(path);
   LoraRecipe& recipe = adapters.config_.recipe;
   if (targets->empty())

@@ -44,10 +44,10 @@ inline constexpr std::string_view kPeftWeightsName = "adapter_model.safetensors"
 // The error if `folder` has no adapter_config.json; says what to give instead.
 Error no_adapter(const std::string& folder);
 
-// The products of a family that have adapters in a folder, according to its tensors. This resolves
-// a pattern in adapter_config.json.
+// Which of a model's products have adapters in a folder, according to its tensors. This resolves a
+// pattern in adapter_config.json. `known`: ModelFamily::adapter_targets().
 Result<std::vector<std::string>> adapter_targets_in(aio::IoQueue& queue, const std::string& folder,
-                                                    const ModelFamily& family);
+                                                    std::span<const std::string_view> known);
 
 // kInvalidArgument if a folder given as a model contains only an adapter; says what to give
 // instead.

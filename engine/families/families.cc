@@ -126,7 +126,7 @@ Status validate(const ModelShape& shape) {
 
 Status validate(const LoraRecipe& lora, const ModelShape& shape) {
   if (!lora.exists()) return {};
-  const auto known = family_of(shape).adapter_targets();
+  const auto known = family_of(shape).adapter_targets(shape);
   if (known.empty())
     return cannot_build("models of the family " + shape.family + " have no adapters");
   if (lora.rank > kMostAdapterRank)

@@ -100,8 +100,11 @@ class ModelFamily {
   // check_sizes().
   virtual Status check(const ModelShape& shape) const = 0;
   // The products that can have adapters (LoraRecipe::targets), by PEFT's names for them, in the
-  // order of their parameters. Empty: models of the family can only be trained whole.
-  virtual std::span<const std::string_view> adapter_targets() const { return {}; }
+  // order of their parameters. Empty: models of the family can only be trained whole. The shape
+  // may not have been checked.
+  virtual std::span<const std::string_view> adapter_targets(const ModelShape& /*shape*/) const {
+    return {};
+  }
   // Shape and recipe must have been checked.
   virtual ModelLayout layout(const ModelOptions& options) const = 0;
 

@@ -75,6 +75,12 @@ std::uint64_t ModelLayout::trained_elements() const {
   return elements;
 }
 
+std::uint64_t ModelLayout::active_elements() const {
+  std::uint64_t elements = parameter_elements();
+  for (const Unit& unit : units_) elements -= unit.kind->idle_elements();
+  return elements;
+}
+
 std::uint64_t ModelLayout::unit_input_bytes(const PassShape& pass) const {
   return static_cast<std::uint64_t>(pass.rows() * sizes_.hidden * pass.number_bytes);
 }

@@ -10,8 +10,8 @@
 //           those that PassContext::overwrites lets a pass write. Statistics of norms and the
 //           softmax are fp32.
 // Devices:  CPU and CUDA. On CUDA everything runs on the current stream, and no call waits for the
-//           device. Only one thread per device may run units, because they use its default
-//           generator.
+//           device, except for experts without grouped products (ops/experts.h). Only one thread
+//           per device may run units, because they use its default generator.
 // Dropout:  masks are drawn only from (run_seed, step, micro_batch, unit, rank, call site), so
 //           backward and recompute() use forward's masks without storing them.
 // Bits:     the same inputs give the same output and, if `deterministic`, the same gradients. On

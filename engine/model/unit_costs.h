@@ -68,6 +68,9 @@ class UnitKind {
   virtual Traffic traffic(std::int64_t /*number_bytes*/) const { return {}; }
   // The bytes in a block's Saved for one micro-batch.
   virtual std::uint64_t saved_bytes(const PassShape& /*pass*/) const { return 0; }
+  // Elements of the unit's parameters that do not compute a given token: those of the experts that
+  // are not chosen for it.
+  virtual std::uint64_t idle_elements() const { return 0; }
   // A block's entry in the KvCache for each position.
   virtual KvShape kv_shape() const { return {}; }
   // The peak memory on the compute device during a call, with its input, its output or gradient,

@@ -267,6 +267,7 @@ RunPlan plan_of(const PlanSubject& subject, PlacedRun placed) {
           .outside = subject.outside,
           .stripes = std::move(placed.machine.stripes),
           .parameters = subject.model.parameter_elements(),
+          .active = subject.model.active_elements(),
           .trained = subject.model.trained_elements(),
           .trains_adapters = subject.model.has_frozen(),
           .tokens_per_step = config.batch.micro * config.batch.accumulation *

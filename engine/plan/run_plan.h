@@ -171,6 +171,7 @@ struct RunPlan {
   OutsideMemory outside;
   NvmeStripes stripes;
   std::uint64_t parameters = 0;  // of the model
+  std::uint64_t active = 0;      // of these: ModelLayout::active_elements()
   std::uint64_t trained = 0;     // of these; or of the adapters, which are not included
   bool trains_adapters = false;
   std::int64_t tokens_per_step = 0;  // of all ranks

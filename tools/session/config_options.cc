@@ -121,8 +121,8 @@ Status look_up_adapter_facts(config::Sources& sources) {
   auto adapter = engine::parse_peft_config(read->text);
   if (!adapter.ok()) return std::move(adapter).error().with_context(read->name).with_context(kKey);
   const engine::ModelFamily* const family = engine::find_family(resolved->config.model.family);
-  const auto known =
-      family == nullptr ? std::span<const std::string_view>() : family->adapter_targets();
+  const auto known = family == nullptr ? std::span<const std::string_view>()
+                                       : family->adapter_targets(resolved->config.model.shape());
   std::vector<std::string>& targets = adapter->recipe.targets;
   const bool are_plain = std::all_of(targets.begin(), targets.end(), [&](const auto& target) {
     return std::find(known.begin(), known.end(), target) != known.end();
@@ -132,7 +132,7 @@ Status look_up_adapter_facts(config::Sources& sources) {
   if (targets.empty() && family != nullptr) {
     aio::IoWatchdog watchdog{aio::IoWatchdog::Options{}};
     SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
-    auto there = engine::adapter_targets_in(*files.queue, resolved->config.lora.adapter, *family);
+    auto there = engine::adapter_targets_in(*files.queue, resolved->config.lora.adapter, known);
     if (there.ok()) targets = *std::move(there);
   }
   sources.facts.adapter = adapter->recipe;

@@ -236,7 +236,14 @@ Result<PlannedRun> adopted_memory(const config::Config& config, const engine::Mo
   return planned;
 }
 
-// " (44.0M in adapters)"; empty: all parameters are trained.
+// ", 3.3B active"; empty: all parameters compute each token.
+std::string active_share(const engine::ModelLayout& model) {
+  const std::uint64_t active = model.active_elements();
+  if (active == model.parameter_elements()) return {};
+  return ", " + engine::compact(static_cast<double>(active)) + " active";
+}
+
+// ", and 44.0M in adapters"; empty: all parameters are trained.
 std::string trained_share(const engine::ModelLayout& model) {
   if (!model.has_frozen()) return {};
   return ", and " + engine::compact(static_cast<double>(model.trained_elements())) + " in adapters";
@@ -294,8 +301,9 @@ Result<PlannedRun> checked_plan(const config::Config& given, engine::RunPurpose 
   if (ranks.world == 1) plan_checkpoint_copy(config, model, facts, plan);
   *options.notices << shape.family << " model of "
                    << engine::compact(static_cast<double>(model.parameter_elements()))
-                   << " parameters" << trained_share(model) << ": " << shape.layers << " layers x "
-                   << shape.hidden << ", " << (on_gpu ? "on the GPU" : "on the CPU") << "\n";
+                   << " parameters" << active_share(model) << trained_share(model) << ": "
+                   << shape.layers << " layers x " << shape.hidden << ", "
+                   << (on_gpu ? "on the GPU" : "on the CPU") << "\n";
   const engine::PreflightReport report =
       engine::preflight(config, engine::plan_of_host(plan.memory, host_ranks), facts, files);
   *options.notices << report.table;

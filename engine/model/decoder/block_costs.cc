@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/model/decoder/decoder_layout.h"
+#include "engine/model/decoder/experts_costs.h"
 #include "engine/model/row_pieces.h"
 
 namespace sluice::engine {
@@ -20,6 +21,13 @@ AdapterNumbers adapter_numbers(const BlockSpec& block, const LoraRecipe& lora) {
   return numbers;
 }
 
+std::uint64_t block_idle_elements(const BlockSpec& block) {
+  const ExpertsSpec& experts = block.experts;
+  constexpr std::int64_t kMatrices = 3;
+  return static_cast<std::uint64_t>((experts.count - experts.per_token) * kMatrices * block.hidden *
+                                    experts.width);
+}
+
 AttentionCosts attention_costs(const BlockSpec& block) {
   return {.heads = block.attention.heads,
           .kv_heads = block.attention.kv_heads,
@@ -29,19 +37,20 @@ AttentionCosts attention_costs(const BlockSpec& block) {
 
 Flops block_flops(const BlockSpec& block, const AdapterNumbers& adapters, std::int64_t tokens) {
   const auto hidden = static_cast<double>(block.hidden);
-  const double mlp_in = 2 * hidden * static_cast<double>(block.mlp.in_width());
-  const double mlp_out = 2 * hidden * static_cast<double>(block.mlp.width);
+  const double mlp_in = 2 * hidden * static_cast<double>(block.mlp_in_width());
+  const double mlp_out = 2 * hidden * static_cast<double>(block.mlp_width());
+  const double router = 2 * hidden * static_cast<double>(block.experts.count);
   const double weights =
       2 * hidden *
           static_cast<double>(block.attention.qkv_width() + block.attention.query_width()) +
-      mlp_in + mlp_out;
+      router + mlp_in + mlp_out;
   const double scores = 2 * attention_costs(block).score_products(tokens);
   const double added = 2 * (adapters.in + adapters.out);
   // The gradients of the trained weights; for adapters also A's product, which is recomputed.
   const double gradients = added > 0 ? 2 * added + 2 * adapters.in : weights;
   // If backward computes the feed-forward's first products in pieces, recompute() does not. Their
   // adapters are not counted here.
-  const double in_pieces = RowPieces(tokens, block.piece_rows).cut() ? mlp_in : 0;
+  const double in_pieces = RowPieces(tokens, block.piece_rows).cut() ? router + mlp_in : 0;
   // Attention is two products in forward. Backward computes the scores again, and four more
   // products.
   return {.forward = weights + added + 2 * scores,
@@ -52,7 +61,7 @@ Flops block_flops(const BlockSpec& block, const AdapterNumbers& adapters, std::i
 Traffic block_traffic(const BlockSpec& block, std::int64_t number_bytes) {
   const AttentionSpec& attention = block.attention;
   const auto hidden = static_cast<double>(block.hidden);
-  const auto mlp = static_cast<double>(block.mlp.width);
+  const auto mlp = static_cast<double>(block.mlp_width());
   const auto turned = static_cast<double>(attention.query_width() + attention.key_width());
   const double heads = attention.rope.exists() ? 2 * turned * (attention.head_norms ? 2 : 1) : 0;
   const auto width = static_cast<double>(number_bytes);
@@ -63,8 +72,9 @@ Traffic block_traffic(const BlockSpec& block, std::int64_t number_bytes) {
   const double biases = block.norm == NormKind::kLayer ? 9 * hidden : 0;
   const double in_forward = block.mlp.gated ? 3 * mlp : 2 * mlp;
   const double in_backward = block.mlp.gated ? 6 * mlp : 4 * mlp;
-  return {.forward = width * (10 * hidden + heads + in_forward),
-          .backward = width * (8 * hidden + biases + heads + in_backward)};
+  const Traffic experts = experts_traffic(block, number_bytes);
+  return {.forward = width * (10 * hidden + heads + in_forward) + experts.forward,
+          .backward = width * (8 * hidden + biases + heads + in_backward) + experts.backward};
 }
 
 std::uint64_t block_saved_bytes(const BlockSpec& block, const PassShape& pass) {
@@ -74,7 +84,8 @@ std::uint64_t block_saved_bytes(const BlockSpec& block, const PassShape& pass) {
   const std::int64_t of_norm = block.norm == NormKind::kLayer ? 2 : 1;
   const std::int64_t statistics = of_norm * (cut ? 1 : 2);
   const std::int64_t numbers = block.attention.qkv_width() + block.attention.query_width() +
-                               block.hidden + (cut ? 0 : block.mlp.in_width());
+                               block.hidden +
+                               (cut ? 0 : block.mlp_in_width() + block.experts.count);
   return static_cast<std::uint64_t>(
       pass.rows() *
       (numbers * pass.number_bytes + (statistics + block.attention.heads) * kFp32Bytes));

@@ -21,6 +21,9 @@ struct AdapterNumbers {
 // All 0 without adapters.
 AdapterNumbers adapter_numbers(const BlockSpec& block, const LoraRecipe& lora);
 
+// UnitKind::idle_elements().
+std::uint64_t block_idle_elements(const BlockSpec& block);
+
 AttentionCosts attention_costs(const BlockSpec& block);
 
 // UnitKind::flops().
@@ -32,7 +35,7 @@ Traffic block_traffic(const BlockSpec& block, std::int64_t number_bytes);
 
 // UnitKind::saved_bytes(): queries, keys and values; attention's output; the residual stream
 // between the branches; and, unless it is computed in pieces, the feed-forward before its
-// activation. Also fp32 statistics of the norms and a sum for each head.
+// activation, and the router's logits. Also fp32 statistics of the norms and a sum for each head.
 std::uint64_t block_saved_bytes(const BlockSpec& block, const PassShape& pass);
 
 }  // namespace sluice::engine

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/model/decoder/block_costs.h"
+#include "engine/model/decoder/experts_costs.h"
 #include "engine/model/op_costs.h"
 #include "engine/model/row_pieces.h"
 
@@ -48,7 +49,8 @@ class BlockMemory {
         block_.mlp.gated ? std::max(feed_forward_bytes(piece), normed + norm_bytes(piece))
                          : feed_forward_bytes(piece) + normed;
     const std::uint64_t feed_forward =
-        saved + numbers_bytes(piece, block_.mlp.in_width()) + of_piece + adapter_bytes(piece);
+        saved + numbers_bytes(piece, block_.mlp_in_width() + block_.experts.count) + of_piece +
+        adapter_bytes(piece);
     const std::uint64_t end =
         numbers_bytes(pass_, 2 * block_.hidden + attention_.qkv_width()) + norm_bytes(pass_);
     return std::max(feed_forward, std::max(attention_bytes(), end) + adapter_bytes(pass_));
@@ -75,13 +77,21 @@ class BlockMemory {
     const auto copies = [&](std::int64_t columns) {
       return product_copies_bytes(pass, options_, block_.hidden, columns);
     };
+    if (block_.experts.exist()) return experts_bytes(pass);
     const std::uint64_t bias = mlp.bias ? bias_sum_bytes(pass, mlp.in_width(), options_.cpu) : 0;
     if (!mlp.gated) return numbers_bytes(pass, mlp.width) + std::max(bias, copies(mlp.width));
-    constexpr std::int64_t kCopies = 6;
     const std::int64_t width = mlp.width * (fuses_rows(pass, options_, mlp.width) ? 1 : kCopies);
     return std::max({numbers_bytes(pass, width), numbers_bytes(pass, mlp.width) + copies(mlp.width),
                      numbers_bytes(pass, 2 * block_.hidden) +
                          std::max({norm_bytes(pass), bias, copies(mlp.in_width())})});
+  }
+
+  std::uint64_t experts_bytes(const PassShape& pass) const {
+    const bool is_fused = fuses_rows(pass, options_, block_.experts.width);
+    return std::max(experts_backward_bytes(
+                        block_, pass, options_,
+                        {.activated = is_fused ? 2 : kCopies, .is_trained = !lora_.exists()}),
+                    numbers_bytes(pass, 2 * block_.hidden + block_.mlp_width()) + norm_bytes(pass));
   }
 
   // Attention's backward, and the rotation of its gradient.
@@ -152,6 +162,9 @@ class BlockMemory {
   std::uint64_t norm_bytes(const PassShape& pass) const {
     return norm_copies_bytes(block_.norm, block_.hidden, pass, options_);
   }
+
+  // A gate's backward by ATen's operators.
+  static constexpr std::int64_t kCopies = 6;
 
   const BlockSpec& block_;
   const AttentionSpec& attention_;

@@ -1,6 +1,6 @@
-// BlockSpec: a decoder block as data: norms, attention and feed-forward, and the names of its
-// parameters in files. DecoderSpec: such blocks with an embedding and a head. A family fills them
-// in from a ModelShape; layout, adapters, costs and passes derive from them. Without LibTorch.
+// BlockSpec: a decoder block as data: norms, attention and feed-forward or experts, and the names
+// of its parameters in files. DecoderSpec: such blocks with an embedding and a head. A family fills
+// them in from a ModelShape; layout, adapters, costs and passes derive from them. Without LibTorch.
 //
 // Memory:  names are literals. Threads: plain values.
 #pragma once
@@ -57,6 +57,18 @@ struct MlpSpec {
   std::int64_t in_width() const { return gated ? 2 * width : width; }
 };
 
+// A feed-forward of many small ones, the experts, of which a router chooses some for each token.
+// Its matrices are stored as [out, in], gated, and without biases.
+struct ExpertsSpec {
+  std::int64_t count = 0;      // 0: a dense feed-forward
+  std::int64_t per_token = 0;  // chosen for each
+  std::int64_t width = 0;
+  bool renormalises = false;  // the weights of the chosen are divided by their sum
+  bool fp32_weights = false;  // they stay fp32; otherwise they get the activations' dtype
+
+  bool exist() const { return count > 0; }
+};
+
 // Names without the block's own, and without ".weight" and ".bias".
 struct BlockNames {
   std::string_view blocks;                 // "layers", for the blocks "layers.0", "layers.1", ...
@@ -64,6 +76,9 @@ struct BlockNames {
   std::string_view projection;             // attention's output
   std::array<std::string_view, 2> mlp_in;  // the second only with a gate, which is the first
   std::string_view mlp_out;
+  // With experts mlp_in and mlp_out are names within an expert: "EXPERTS.0.MLP_OUT", ...
+  std::string_view router;
+  std::string_view experts;
   std::string_view norm1;
   std::string_view norm2;
   std::array<std::string_view, 2> head_norms;  // of queries, of keys
@@ -75,7 +90,8 @@ struct BlockSpec {
   std::int64_t hidden = 0;
   NormKind norm = NormKind::kLayer;  // before attention, and before the feed-forward
   AttentionSpec attention;
-  MlpSpec mlp;
+  MlpSpec mlp;          // unused with experts
+  ExpertsSpec experts;  // instead of `mlp`
   BlockNames names;
   // Matrices are stored as [in, out]; otherwise as [out, in], as in torch's Linear.
   bool stores_in_first = false;
@@ -86,6 +102,12 @@ struct BlockSpec {
   std::int64_t piece_rows = kPieceRows;  // of the feed-forward; smaller only in tests
   double epsilon = 0;                    // of all norms
   double residual_dropout = 0;           // of what a branch adds to the residual stream
+
+  // Numbers of a token after the feed-forward's activation, and before it; of all its experts.
+  std::int64_t mlp_width() const {
+    return experts.exist() ? experts.per_token * experts.width : mlp.width;
+  }
+  std::int64_t mlp_in_width() const { return experts.exist() ? 2 * mlp_width() : mlp.in_width(); }
 };
 
 // The blocks that have a window: from block `first` on, `windowed` of them alternate with `full`

@@ -25,7 +25,9 @@ enum SavedTensor : std::size_t {
   kMiddle,
   kMean2,
   kRstd2,
-  kInner
+  kInner,
+  kRouterLogits,  // with experts, instead of kInner
+  kGateAndUp
 };
 
 // The results of a forward pass, except the last product and what is cheap to recompute.
@@ -37,12 +39,19 @@ struct Kept {
 
 std::vector<at::Tensor> pack(const Kept& kept) {
   const Attended& attended = kept.attention.attended;
-  return {kept.attention.norm.mean,    kept.attention.norm.rstd,
-          kept.attention.qkv,          attended.output,
-          attended.logsumexp,          attended.philox_seed,
-          attended.philox_offset,      kept.middle,
-          kept.feed_forward.norm.mean, kept.feed_forward.norm.rstd,
-          kept.feed_forward.inner};
+  return {kept.attention.norm.mean,
+          kept.attention.norm.rstd,
+          kept.attention.qkv,
+          attended.output,
+          attended.logsumexp,
+          attended.philox_seed,
+          attended.philox_offset,
+          kept.middle,
+          kept.feed_forward.norm.mean,
+          kept.feed_forward.norm.rstd,
+          kept.feed_forward.inner,
+          kept.feed_forward.experts.logits,
+          kept.feed_forward.experts.gate_and_up};
 }
 
 Kept take(Saved& saved) {
@@ -52,7 +61,9 @@ Kept take(Saved& saved) {
                                           saved.take(kPhiloxSeed), saved.take(kPhiloxOffset)}},
                .middle = saved.take(kMiddle),
                .feed_forward = {.norm = {{}, saved.take(kMean2), saved.take(kRstd2)},
-                                .inner = saved.take(kInner)}};
+                                .inner = saved.take(kInner),
+                                .experts = {.logits = saved.take(kRouterLogits),
+                                            .gate_and_up = saved.take(kGateAndUp)}}};
   saved.clear();
   return kept;
 }

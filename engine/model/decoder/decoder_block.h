@@ -7,7 +7,7 @@
 // fp32: statistics of each of two norms, and one number per head. Norms' outputs, the activation
 // and, with norms of heads, the rotation are cheaper to recompute than to keep. If adapters are
 // trained, the parameters end with theirs, and only these have gradients; the other gradients are
-// undefined.
+// undefined. With experts the router's logits are saved, and the experts' products before the gate.
 //
 // The feed-forward of many rows is computed in pieces (row_pieces.h). Then backward computes its
 // middle again, piece by piece, and neither this nor the second norm's statistics are saved.

@@ -58,6 +58,7 @@ class BlockKind final : public UnitKind {
   std::uint64_t saved_bytes(const PassShape& pass) const override {
     return block_saved_bytes(spec_, pass);
   }
+  std::uint64_t idle_elements() const override { return block_idle_elements(spec_); }
   KvShape kv_shape() const override {
     return {.heads = spec_.attention.kv_heads, .head_dim = spec_.attention.head_dim};
   }

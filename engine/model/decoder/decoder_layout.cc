@@ -43,7 +43,7 @@ struct Part {
   std::int64_t out = 0;
 };
 
-// The products with one input, in flat order.
+// Products with one input.
 struct Products {
   std::vector<Part> parts;
   std::int64_t in = 0;
@@ -52,35 +52,38 @@ struct Products {
   BlockProducts BlockParameters::*place;
 };
 
+// In flat order, without the experts'.
 std::vector<Products> products_of(const BlockSpec& block) {
   const AttentionSpec& attention = block.attention;
-  const MlpSpec& mlp = block.mlp;
   const BlockNames& names = block.names;
   std::vector<Part> qkv = {{names.qkv[0], attention.qkv_width()}};
   if (!names.has_packed_qkv())
     qkv = {{names.qkv[0], attention.query_width()},
            {names.qkv[1], attention.key_width()},
            {names.qkv[2], attention.key_width()}};
+  std::vector<Products> all = {{.parts = std::move(qkv),
+                                .in = block.hidden,
+                                .has_bias = attention.qkv_bias,
+                                .place = &BlockParameters::qkv},
+                               {.parts = {{names.projection, block.hidden}},
+                                .in = attention.query_width(),
+                                .has_bias = attention.output_bias,
+                                .std = block.branch_std,
+                                .place = &BlockParameters::projection}};
+  if (block.experts.exist()) return all;
+  const MlpSpec& mlp = block.mlp;
   std::vector<Part> mlp_in = {{names.mlp_in[0], mlp.width}};
   if (mlp.gated) mlp_in.push_back({names.mlp_in[1], mlp.width});
-  return {{.parts = std::move(qkv),
-           .in = block.hidden,
-           .has_bias = attention.qkv_bias,
-           .place = &BlockParameters::qkv},
-          {.parts = {{names.projection, block.hidden}},
-           .in = attention.query_width(),
-           .has_bias = attention.output_bias,
-           .std = block.branch_std,
-           .place = &BlockParameters::projection},
-          {.parts = std::move(mlp_in),
-           .in = block.hidden,
-           .has_bias = mlp.bias,
-           .place = &BlockParameters::mlp_in},
-          {.parts = {{names.mlp_out, block.hidden}},
-           .in = mlp.width,
-           .has_bias = mlp.bias,
-           .std = block.branch_std,
-           .place = &BlockParameters::mlp_out}};
+  all.push_back({.parts = std::move(mlp_in),
+                 .in = block.hidden,
+                 .has_bias = mlp.bias,
+                 .place = &BlockParameters::mlp_in});
+  all.push_back({.parts = {{names.mlp_out, block.hidden}},
+                 .in = mlp.width,
+                 .has_bias = mlp.bias,
+                 .std = block.branch_std,
+                 .place = &BlockParameters::mlp_out});
+  return all;
 }
 
 // A layout in the making, whose names begin with `prefix`.
@@ -95,10 +98,24 @@ class Parameters {
     for (const Part& part : products.parts) {
       const auto [rows, columns] =
           stores_in_first ? std::pair{products.in, part.out} : std::pair{part.out, products.in};
-      ParameterSpec spec = matrix(full(part.name, ".weight"), rows, columns, products.std);
-      spec.gradient_is_product = true;  // only one product is added to it per micro-batch
-      layout_.add(std::move(spec));
+      add_product(part.name, rows, columns, products.std);
     }
+  }
+  void experts(BlockParameters& places, const BlockSpec& block) {
+    const ExpertsSpec& experts = block.experts;
+    const BlockNames& names = block.names;
+    const auto name = [&names](std::int64_t expert, std::string_view of) {
+      return std::string(names.experts) + "." + std::to_string(expert) + "." + std::string(of);
+    };
+    places.router = next();
+    add_product(names.router, experts.count, block.hidden, kInitialStd);
+    places.expert_in = next();
+    for (std::int64_t e = 0; e < experts.count; ++e)
+      for (const std::string_view of : names.mlp_in)
+        add_product(name(e, of), experts.width, block.hidden, kInitialStd);
+    places.expert_out = next();
+    for (std::int64_t e = 0; e < experts.count; ++e)
+      add_product(name(e, names.mlp_out), block.hidden, experts.width, block.branch_std);
   }
   void biases(BlockProducts& place, const Products& products) {
     if (!products.has_bias) return;
@@ -117,6 +134,11 @@ class Parameters {
   UnitLayout take() { return std::move(layout_); }
 
  private:
+  void add_product(std::string_view name, std::int64_t rows, std::int64_t columns, float std) {
+    ParameterSpec spec = matrix(full(name, ".weight"), rows, columns, std);
+    spec.gradient_is_product = true;  // only one product is added to it per micro-batch
+    layout_.add(std::move(spec));
+  }
   int next() const { return static_cast<int>(layout_.parameters.size()); }
   std::string full(std::string_view name, const char* end) const {
     return prefix_ + std::string(name) + end;
@@ -142,6 +164,7 @@ PlacedBlock placed_block(const BlockSpec& block, std::int64_t layer) {
   BlockParameters places;
   for (const Products& products : all)
     made.matrices(places.*products.place, products, block.stores_in_first);
+  if (block.experts.exist()) made.experts(places, block);
   const auto biases = [&](std::size_t first, std::size_t last) {
     for (std::size_t i = first; i < last; ++i) made.biases(places.*all[i].place, all[i]);
   };
@@ -206,6 +229,7 @@ std::vector<std::string_view> adapter_targets(const BlockNames& names) {
   };
   for (const std::string_view name : names.qkv) add(name);
   add(names.projection);
+  if (!names.experts.empty()) return targets;
   for (const std::string_view name : names.mlp_in) add(name);
   add(names.mlp_out);
   return targets;

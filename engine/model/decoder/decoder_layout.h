@@ -40,8 +40,13 @@ struct NormPlaces {
 struct BlockParameters {
   BlockProducts qkv;  // queries, keys, values; or one packed product
   BlockProducts projection;
-  BlockProducts mlp_in;  // the gate first, if there is one
+  BlockProducts mlp_in;  // the gate first, if there is one; without a place with experts
   BlockProducts mlp_out;
+  // Of experts only. Matrices in sequence: [experts, hidden]; each expert's gate and up [width,
+  // hidden]; and each expert's down [hidden, width].
+  int router = kNoParameter;
+  int expert_in = kNoParameter;   // the first expert's gate, then its up, the next one's gate, ...
+  int expert_out = kNoParameter;  // the first expert's down, then the next one's, ...
   NormPlaces norm1;
   NormPlaces norm2;
   int query_norm = kNoParameter;  // of the heads; the keys' norm follows
@@ -60,7 +65,7 @@ int token_parameter(const DecoderSpec& spec);
 inline constexpr int kPositionParameter = 0;
 
 // The products that can have adapters, by the last part of their names, in flat order
-// (ModelFamily::adapter_targets()).
+// (ModelFamily::adapter_targets()). Experts and their router have none.
 std::vector<std::string_view> adapter_targets(const BlockNames& names);
 
 // `padded_vocab`: rows of the token embedding in its slot if it is also the output projection; 0:

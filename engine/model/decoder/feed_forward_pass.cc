@@ -10,9 +10,14 @@
 namespace sluice::engine {
 
 FeedForwardPass::Kept FeedForwardPass::kept_of(Normed normed, std::int64_t first_row) const {
-  at::Tensor inner = in_from(first_row).output(normed.output);
+  Kept kept;
+  if (experts_)
+    kept.experts = experts_->middle(normed.output);
+  else
+    kept.inner = in_from(first_row).output(normed.output);
   normed.output.reset();
-  return {.norm = std::move(normed), .inner = std::move(inner)};
+  kept.norm = std::move(normed);
+  return kept;
 }
 
 FeedForwardPass::Kept FeedForwardPass::begin(at::Tensor& middle, const at::Tensor& input) const {
@@ -29,15 +34,16 @@ at::Tensor FeedForwardPass::activated(const at::Tensor& inner) const {
   return mlp.gated ? silu_gated(inner) : activate(inner, mlp.activation);
 }
 
+at::Tensor FeedForwardPass::output_of(Kept kept, std::int64_t first_row) const {
+  if (experts_) return experts_->output(kept.experts);
+  const at::Tensor activation = activated(kept.inner);
+  kept.inner.reset();
+  return out_from(first_row).output(activation);
+}
+
 at::Tensor FeedForwardPass::finish(Kept kept, const at::Tensor& middle) const {
-  at::Tensor output;
-  if (pass_.pieces.cut()) {
-    output = output_in_pieces(middle);
-  } else {
-    const at::Tensor activation = activated(kept.inner);
-    kept.inner.reset();
-    output = out_from(0).output(activation);
-  }
+  at::Tensor output =
+      pass_.pieces.cut() ? output_in_pieces(middle) : output_of(std::move(kept), 0).view_as(middle);
   add_residual(output, middle, pass_.residual_dropout(DropoutSite::kFcProjection));
   return output;
 }
@@ -47,9 +53,8 @@ at::Tensor FeedForwardPass::output_in_pieces(const at::Tensor& middle) const {
   const at::Tensor from = middle.flatten(0, 1);
   const at::Tensor to = output.flatten(0, 1);
   pass_.pieces.for_each([&](std::int64_t first, std::int64_t rows) {
-    const at::Tensor activation =
-        activated(kept_of(norm_.normed(pass_.w, from.narrow(0, first, rows)), first).inner);
-    to.narrow(0, first, rows).copy_(out_from(first).output(activation));
+    Kept kept = kept_of(norm_.normed(pass_.w, from.narrow(0, first, rows)), first);
+    to.narrow(0, first, rows).copy_(output_of(std::move(kept), first));
   });
   return output;
 }
@@ -64,23 +69,40 @@ void FeedForwardPass::activated_backward(at::Tensor& inner, at::Tensor& gradient
   std::swap(inner, gradient);
 }
 
-at::Tensor FeedForwardPass::backward_of(Rows rows, Kept kept, const UnitViews& gradients) const {
+at::Tensor FeedForwardPass::dense_backward(Rows& rows, at::Tensor inner,
+                                           const UnitViews& gradients) const {
   const bool overwrites = pass_.context.overwrites && rows.first == 0;
   const bool gated = pass_.spec.mlp.gated;
   {
     const ProductsPass products = out_from(rows.first);
     const ProductsPass::Backward out(products, rows.dropped);
     at::Tensor activation = out.input_gradient();
-    activated_backward(kept.inner, activation, gradients);
+    activated_backward(inner, activation, gradients);
     if (gated) out.put_biases(gradients);
     out.put_matrices(gradients, activation, overwrites);
   }
   rows.dropped.reset();
   const ProductsPass products = in_from(rows.first);
-  const ProductsPass::Backward in(products, kept.inner);
+  const ProductsPass::Backward in(products, inner);
   if (gated) in.put_biases(gradients);
   in.put_matrices(gradients, norm_.normed(pass_.w, rows.middle).output, overwrites);
-  return norm_.backward(pass_.w, gradients, in.input_gradient(), rows.middle, kept.norm,
+  return in.input_gradient();
+}
+
+at::Tensor FeedForwardPass::experts_backward(Rows& rows, ExpertsPass::Middle experts,
+                                             const UnitViews& gradients) const {
+  return experts_->backward({.logits = std::move(experts.logits),
+                             .gate_and_up = std::move(experts.gate_and_up),
+                             .input = norm_.normed(pass_.w, rows.middle).output,
+                             .grad_output = std::exchange(rows.dropped, {}),
+                             .overwrite = pass_.context.overwrites && rows.first == 0},
+                            gradients);
+}
+
+at::Tensor FeedForwardPass::backward_of(Rows rows, Kept kept, const UnitViews& gradients) const {
+  at::Tensor grad_normed = experts_ ? experts_backward(rows, std::move(kept.experts), gradients)
+                                    : dense_backward(rows, std::move(kept.inner), gradients);
+  return norm_.backward(pass_.w, gradients, std::move(grad_normed), rows.middle, kept.norm,
                         rows.grad_output);
 }
 

@@ -1,5 +1,5 @@
 // FeedForwardPass: the second branch of a block in one call of it: norm, product, activation (or
-// gate), product. The block's output is the residual stream plus this.
+// gate), product; or norm and experts. The block's output is the residual stream plus this.
 //
 // Many rows are computed in pieces (row_pieces.h). Then nothing is kept: backward computes the
 // middle again, piece by piece.
@@ -8,8 +8,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "engine/model/decoder/block_pass.h"
+#include "engine/model/decoder/experts_pass.h"
 #include "engine/model/ops/layer_norm.h"
 
 namespace sluice::engine {
@@ -17,12 +19,15 @@ namespace sluice::engine {
 class FeedForwardPass {
  public:
   explicit FeedForwardPass(const BlockPass& pass)
-      : pass_(pass), norm_(pass.norm(pass.places.norm2)) {}
+      : pass_(pass), norm_(pass.norm(pass.places.norm2)) {
+    if (pass.spec.experts.exist()) experts_.emplace(pass.spec.experts, pass.places, pass.w);
+  }
 
   // For backward. Undefined in pieces.
   struct Kept {
-    Normed norm;       // without its output
-    at::Tensor inner;  // before the activation; with a gate, both
+    Normed norm;                  // without its output
+    at::Tensor inner;             // before the activation; with a gate, both
+    ExpertsPass::Middle experts;  // instead of `inner`
   };
 
   // Replaces attention's branch by the residual stream between the branches: its own dropout plus
@@ -51,13 +56,20 @@ class FeedForwardPass {
   }
   Kept kept_of(Normed normed, std::int64_t first_row) const;
   at::Tensor activated(const at::Tensor& inner) const;
+  // The branch before its dropout. Frees what was kept, unless it was saved.
+  at::Tensor output_of(Kept kept, std::int64_t first_row) const;
   void activated_backward(at::Tensor& inner, at::Tensor& gradient,
                           const UnitViews& gradients) const;
   at::Tensor output_in_pieces(const at::Tensor& middle) const;
   at::Tensor backward_of(Rows rows, Kept kept, const UnitViews& gradients) const;
+  // Return the gradient of the norm's output.
+  at::Tensor dense_backward(Rows& rows, at::Tensor inner, const UnitViews& gradients) const;
+  at::Tensor experts_backward(Rows& rows, ExpertsPass::Middle experts,
+                              const UnitViews& gradients) const;
 
   const BlockPass& pass_;
   BlockNorm norm_;
+  std::optional<ExpertsPass> experts_;
 };
 
 }  // namespace sluice::engine

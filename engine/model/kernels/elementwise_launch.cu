@@ -92,6 +92,25 @@ __global__ void __launch_bounds__(kThreads)
   store(gradients, at.product, gradient);
 }
 
+template <typename Scalar>
+__global__ void __launch_bounds__(kThreads) sum_rows_kernel(SumRowsLaunch launch) {
+  const std::int64_t packs = launch.columns / kPack;
+  const std::int64_t pack = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const std::int64_t row = pack / packs;
+  if (row >= launch.rows) return;
+  Floats sum = {};
+  for (std::int64_t term = 0; term < launch.terms; ++term) {
+    const std::int64_t place = launch.places[term * launch.rows + row];
+    const float weight =
+        launch.weights == nullptr ? 1.0F : launch.weights[row * launch.terms + term];
+    Floats x;
+    load(static_cast<const Scalar*>(launch.from), place * packs + pack % packs, x);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) sum[i] += weight * x[i];
+  }
+  store(static_cast<Scalar*>(launch.to), pack, sum);
+}
+
 // The number of blocks for all elements; 0 if there are none.
 unsigned blocks_of(std::int64_t elements) {
   return static_cast<unsigned>((elements / kPack + kThreads - 1) / kThreads);
@@ -135,6 +154,17 @@ cudaError_t launch_silu_gated_backward(const SiluGatedBackwardLaunch& launch, cu
   with_packed_type(launch.dtype, [&](auto* type) {
     using Scalar = std::remove_pointer_t<decltype(type)>;
     silu_gated_backward_kernel<Scalar><<<blocks_of(elements), kThreads, 0, stream>>>(launch);
+  });
+  return cudaGetLastError();
+}
+
+cudaError_t launch_sum_rows(const SumRowsLaunch& launch, cudaStream_t stream) {
+  if (launch.columns % kPack != 0) return cudaErrorInvalidValue;
+  const std::int64_t elements = launch.rows * launch.columns;
+  if (elements == 0) return cudaSuccess;
+  with_packed_type(launch.dtype, [&](auto* type) {
+    using Scalar = std::remove_pointer_t<decltype(type)>;
+    sum_rows_kernel<Scalar><<<blocks_of(elements), kThreads, 0, stream>>>(launch);
   });
   return cudaGetLastError();
 }

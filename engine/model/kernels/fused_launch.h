@@ -90,6 +90,19 @@ struct SiluGatedBackwardLaunch {
 };
 cudaError_t launch_silu_gated_backward(const SiluGatedBackwardLaunch& launch, cudaStream_t stream);
 
+// Sums of some rows, each perhaps times a weight, in the order of the terms.
+struct SumRowsLaunch {
+  const void* from = nullptr;            // [any, columns]
+  const std::int64_t* places = nullptr;  // [terms, rows]: rows of `from`
+  const float* weights = nullptr;        // [rows, terms]; null: 1
+  void* to = nullptr;                    // [rows, columns]
+  std::int64_t terms = 0;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  CudaDtype dtype = CudaDtype::kBfloat16;
+};
+cudaError_t launch_sum_rows(const SumRowsLaunch& launch, cudaStream_t stream);
+
 // ---- rotary positions (engine/model/ops/rotary.h), with or without a norm of each head before the
 // rotation. A row has the queries of all heads, then their keys, and more that is not read.
 constexpr int kMostRotaryPairs = 128;

@@ -8,6 +8,7 @@
 
 #include "aio/bounded_json.h"
 #include "engine/model/hugging_face_config.h"
+#include "engine/model/llama/llama_rope_config.h"
 #include "engine/model/llama/llama_shape.h"
 #include "engine/weights/special_tokens_json.h"
 
@@ -17,11 +18,7 @@ namespace {
 using Json = HuggingFaceConfig::Json;
 using Architecture = LlamaArchitecture;
 
-constexpr double kMost = 1e9;
 constexpr std::int64_t kDefaultMaxWindowLayers = 28;
-constexpr std::int64_t kDefaultWindow = 4096;
-constexpr const char* kFull = "full_attention";
-constexpr const char* kSliding = "sliding_attention";
 
 // How transformers' classes differ: names, and the defaults of missing keys.
 struct Class {
@@ -31,21 +28,87 @@ struct Class {
   Architecture architecture;
   std::int64_t vocab;
   std::int64_t ffn;
-  std::int64_t kv_heads;  // 0: as many as heads
-  std::int64_t head_dim;  // 0: hidden / heads
   std::int64_t context;
-  bool has_begin_and_end;  // tokens 1 and 2
+  std::int64_t kv_heads = 0;  // 0: as many as heads
+  std::int64_t head_dim = 0;  // 0: hidden / heads
+  std::int64_t hidden = 4096;
+  std::int64_t layers = 32;
+  double epsilon = 1e-6;
+  double rope_theta = 10000;
+  std::int64_t window = 4096;
+  bool has_begin_and_end = false;  // tokens 1 and 2
+  std::int64_t experts = 0;
+  std::int64_t experts_per_token = 0;
 };
-constexpr std::array<Class, 5> kClasses = {{
-    {"llama", "Llama", "Llamas", Architecture::kLlama, 32000, 11008, 0, 0, 2048, true},
-    {"mistral", "Mistral", "Mistrals", Architecture::kMistral, 32000, 14336, 8, 0, 131072, true},
-    {"qwen2", "Qwen2", "Qwen2s", Architecture::kQwen2, 151936, 22016, 32, 0, 32768, false},
-    {"qwen3", "Qwen3", "Qwen3s", Architecture::kQwen3, 151936, 22016, 32, 128, 32768, false},
-    {"ministral", "Ministral", "Ministrals", Architecture::kMinistral, 32000, 14336, 8, 0, 131072,
-     true},
-}};
-constexpr std::int64_t kDefaultHidden = 4096;
-constexpr std::int64_t kDefaultLayers = 32;
+constexpr std::array<Class, 7> kClasses = {{{.model_type = "llama",
+                                             .name = "Llama",
+                                             .models = "Llamas",
+                                             .architecture = Architecture::kLlama,
+                                             .vocab = 32000,
+                                             .ffn = 11008,
+                                             .context = 2048,
+                                             .has_begin_and_end = true},
+                                            {.model_type = "mistral",
+                                             .name = "Mistral",
+                                             .models = "Mistrals",
+                                             .architecture = Architecture::kMistral,
+                                             .vocab = 32000,
+                                             .ffn = 14336,
+                                             .context = 131072,
+                                             .kv_heads = 8,
+                                             .has_begin_and_end = true},
+                                            {.model_type = "qwen2",
+                                             .name = "Qwen2",
+                                             .models = "Qwen2s",
+                                             .architecture = Architecture::kQwen2,
+                                             .vocab = 151936,
+                                             .ffn = 22016,
+                                             .context = 32768,
+                                             .kv_heads = 32},
+                                            {.model_type = "qwen3",
+                                             .name = "Qwen3",
+                                             .models = "Qwen3s",
+                                             .architecture = Architecture::kQwen3,
+                                             .vocab = 151936,
+                                             .ffn = 22016,
+                                             .context = 32768,
+                                             .kv_heads = 32,
+                                             .head_dim = 128},
+                                            {.model_type = "ministral",
+                                             .name = "Ministral",
+                                             .models = "Ministrals",
+                                             .architecture = Architecture::kMinistral,
+                                             .vocab = 32000,
+                                             .ffn = 14336,
+                                             .context = 131072,
+                                             .kv_heads = 8,
+                                             .has_begin_and_end = true},
+                                            {.model_type = "qwen3_moe",
+                                             .name = "Qwen3Moe",
+                                             .models = "Qwen3-MoEs",
+                                             .architecture = Architecture::kQwen3Moe,
+                                             .vocab = 151936,
+                                             .ffn = 6144,
+                                             .context = 32768,
+                                             .kv_heads = 4,
+                                             .hidden = 2048,
+                                             .layers = 24,
+                                             .experts = 128,
+                                             .experts_per_token = 8},
+                                            {.model_type = "mixtral",
+                                             .name = "Mixtral",
+                                             .models = "Mixtrals",
+                                             .architecture = Architecture::kMixtral,
+                                             .vocab = 32000,
+                                             .ffn = 14336,
+                                             .context = 131072,
+                                             .kv_heads = 8,
+                                             .epsilon = 1e-5,
+                                             .rope_theta = 1e6,
+                                             .window = 0,
+                                             .has_begin_and_end = true,
+                                             .experts = 8,
+                                             .experts_per_token = 2}}};
 constexpr std::int64_t kDefaultHeads = 32;
 
 const Class& class_of(Architecture architecture) {
@@ -53,172 +116,13 @@ const Class& class_of(Architecture architecture) {
                        [&](const Class& one) { return one.architecture == architecture; });
 }
 
-bool is_qwen(Architecture architecture) {
-  return architecture == Architecture::kQwen2 || architecture == Architecture::kQwen3;
+// Those with a key that turns the window on.
+bool has_window_switch(Architecture architecture) {
+  return architecture == Architecture::kQwen2 || architecture == Architecture::kQwen3 ||
+         architecture == Architecture::kQwen3Moe;
 }
 
 using Numbers = std::map<std::string, double>;
-
-// ---- rotary positions --------------------------------------------------------------------------
-
-constexpr const char* kRopeParameters = "rope_parameters";
-constexpr const char* kRopeScaling = "rope_scaling";
-
-// The object with the rotary positions, for all layers: transformers 5's, or the one of earlier
-// versions, which transformers prefers if both exist.
-Json rope_object(HuggingFaceConfig& config) {
-  // An empty object counts as missing, as in Python.
-  const bool has_older = config.has(kRopeScaling) && config.json()[kRopeScaling] != Json::object();
-  const char* const key = has_older ? kRopeScaling : kRopeParameters;
-  if (!config.has(key)) return Json::object();
-  const Json& value = config.json()[key];
-  if (!value.is_object()) {
-    config.fail(Error(ErrorCode::kCorrupt, "\"" + std::string(key) + "\" is " + value.dump() +
-                                               ", which is not an object"));
-    return Json::object();
-  }
-  const bool has_layers = config.json().contains("layer_types");
-  Json one;
-  for (const char* const layers : {kFull, kSliding}) {
-    const auto of_layers = value.find(layers);
-    if (of_layers == value.end() || of_layers->is_null()) continue;
-    if (!has_layers) config.refuse(key, value, "one object for all layers, or layer_types");
-    if (!one.is_null() && one != *of_layers)
-      config.refuse(std::string(key), value, "the same rotary positions in all layers");
-    one = *of_layers;
-  }
-  if (one.is_null()) return value;
-  return one.is_object() ? one : Json::object();
-}
-
-struct RopeKey {
-  const char* in_file;
-  const char* number;
-};
-// The keys that each scaling reads, besides the type and the base.
-std::vector<RopeKey> keys_of(RopeScaling scaling) {
-  constexpr RopeKey kFactor = {"factor", "rope_factor"};
-  constexpr RopeKey kOriginal = {"original_max_position_embeddings", "rope_original_context"};
-  switch (scaling) {
-    case RopeScaling::kNone:
-      return {};
-    case RopeScaling::kLinear:
-    case RopeScaling::kDynamic:
-      return {kFactor};
-    case RopeScaling::kYarn:
-      return {kFactor,
-              kOriginal,
-              {"attention_factor", "rope_attention_factor"},
-              {"mscale", "rope_mscale"},
-              {"mscale_all_dim", "rope_mscale_all_dim"},
-              {"beta_fast", "rope_beta_fast"},
-              {"beta_slow", "rope_beta_slow"}};
-    case RopeScaling::kLlama3:
-      return {kFactor,
-              kOriginal,
-              {"low_freq_factor", "rope_low_freq_factor"},
-              {"high_freq_factor", "rope_high_freq_factor"}};
-  }
-  return {};
-}
-
-constexpr std::array<const char*, 5> kScalingNames = {"default", "linear", "dynamic", "yarn",
-                                                      "llama3"};
-
-RopeScaling scaling_of(HuggingFaceConfig& config, const Json& rope) {
-  const Json type = rope.value("rope_type", rope.value("type", Json("default")));
-  for (std::size_t i = 0; i < kScalingNames.size(); ++i)
-    if (type == kScalingNames.at(i)) return static_cast<RopeScaling>(i);
-  config.refuse("rope_type", type, "\"default\", \"linear\", \"dynamic\", \"yarn\" or \"llama3\"");
-  return RopeScaling::kNone;
-}
-
-// transformers ignores a key that the scaling does not read, unless it belongs to another kind of
-// positions.
-void refuse_other_positions(HuggingFaceConfig& config, const Json& rope) {
-  for (const char* const key : {"mrope_section", "long_factor", "short_factor"})
-    if (rope.contains(key)) config.refuse(key, rope[key], "one angle per position");
-  for (const Json* const place : {&rope, &config.json()}) {
-    const Json share = place->value("partial_rotary_factor", Json());
-    if (!share.is_null() && share != 1)
-      config.refuse("partial_rotary_factor", share, "whole heads rotated (1.0)");
-  }
-}
-
-double rope_theta(HuggingFaceConfig& config, const Json& rope) {
-  constexpr double kDefaultTheta = 10000;
-  HuggingFaceConfig own(rope, "");
-  const double theta = own.has("rope_theta")
-                           ? own.number("rope_theta", kDefaultTheta, 1, kMost * kMost)
-                           : config.number("rope_theta", kDefaultTheta, 1, kMost * kMost);
-  if (!own.status().ok()) config.fail(own.status().error());
-  return theta;
-}
-
-// Checks the keys that transformers requires.
-void check_scaling_keys(HuggingFaceConfig& rope, RopeScaling scaling) {
-  std::vector<const char*> needed;
-  if (scaling != RopeScaling::kNone) needed.push_back("factor");
-  if (scaling == RopeScaling::kLlama3) {
-    needed.push_back("low_freq_factor");
-    needed.push_back("high_freq_factor");
-  }
-  for (const char* const key : needed) {
-    const bool may_be_null = scaling == RopeScaling::kYarn;
-    if (rope.has(key) || (may_be_null && rope.json().contains(key))) continue;
-    rope.fail(Error(ErrorCode::kCorrupt,
-                    "the scaling of rotary positions has no \"" + std::string(key) + "\""));
-  }
-}
-
-void parse_rope(HuggingFaceConfig& config, std::int64_t context, Numbers& numbers) {
-  const Json rope = rope_object(config);
-  const RopeScaling scaling = scaling_of(config, rope);
-  refuse_other_positions(config, rope);
-  numbers["rope_theta"] = rope_theta(config, rope);
-  numbers["rope_scaling"] = static_cast<double>(scaling);
-  numbers["rope_original_context"] = static_cast<double>(context);
-  HuggingFaceConfig own(rope, "");
-  for (const RopeKey& key : keys_of(scaling))
-    if (own.has(key.in_file)) numbers[key.number] = own.number(key.in_file, 0, 0, kMost);
-  if (scaling == RopeScaling::kLlama3 || scaling == RopeScaling::kYarn) {
-    // A key outside the object takes precedence over the one inside.
-    const std::int64_t original = config.count("original_max_position_embeddings", 0);
-    if (original != 0) numbers["rope_original_context"] = static_cast<double>(original);
-  }
-  if (scaling == RopeScaling::kYarn) {
-    // null means false there, not missing.
-    const bool is_null = rope.contains("truncate") && rope["truncate"].is_null();
-    numbers["rope_truncate"] = !is_null && own.flag("truncate", true) ? 1 : 0;
-    if (own.has("attention_factor") && rope["attention_factor"] == 0)
-      config.refuse("attention_factor", rope["attention_factor"], "a factor above 0");
-    for (const auto& [number, default_value] :
-         {std::pair{"rope_beta_fast", 32.0}, std::pair{"rope_beta_slow", 1.0}})
-      if (numbers.contains(number) && numbers[number] == 0) numbers[number] = default_value;
-  }
-  check_scaling_keys(own, scaling);
-  // null stands for the ratio of the contexts.
-  if (scaling == RopeScaling::kYarn && !own.has("factor"))
-    numbers["rope_factor"] = static_cast<double>(context) / numbers["rope_original_context"];
-  if (!own.status().ok()) config.fail(own.status().error());
-}
-
-Json rope_text(const LlamaShape& shape, const Numbers& numbers) {
-  const Rope& rope = shape.rope;
-  Json json = {{"rope_type", kScalingNames.at(static_cast<std::size_t>(rope.scaling))},
-               {"rope_theta", rope.theta}};
-  for (const RopeKey& key : keys_of(rope.scaling)) {
-    const double value = numbers.at(key.number);
-    const bool is_unset = value == 0;  // yarn's factors: derived from the others
-    if (is_unset) continue;
-    if (std::string_view(key.number) == "rope_original_context")
-      json[key.in_file] = static_cast<std::int64_t>(value);
-    else
-      json[key.in_file] = value;
-  }
-  if (rope.scaling == RopeScaling::kYarn) json["truncate"] = rope.truncate;
-  return json;
-}
 
 // ---- windows -----------------------------------------------------------------------------------
 
@@ -227,9 +131,9 @@ Json rope_text(const LlamaShape& shape, const Numbers& numbers) {
 void parse_layer_types(HuggingFaceConfig& config, const Json& types, LayerWindow& window) {
   std::vector<bool> sliding;
   for (const Json& type : types) {
-    if (type != kFull && type != kSliding)
+    if (type != kFullLayers && type != kSlidingLayers)
       return config.refuse("layer_types", type, "\"full_attention\" and \"sliding_attention\"");
-    sliding.push_back(type == kSliding);
+    sliding.push_back(type == kSlidingLayers);
   }
   const auto first = std::find(sliding.begin(), sliding.end(), true);
   if (first == sliding.end()) {
@@ -247,17 +151,18 @@ void parse_layer_types(HuggingFaceConfig& config, const Json& types, LayerWindow
                            "one repeating order of layers after the first ones");
 }
 
-LayerWindow parse_window(HuggingFaceConfig& config, Architecture architecture,
-                         std::int64_t layers) {
+LayerWindow parse_window(HuggingFaceConfig& config, const Class& of, std::int64_t layers) {
+  const Architecture architecture = of.architecture;
   LayerWindow window;
   if (architecture == Architecture::kLlama) return window;
-  const bool uses = !is_qwen(architecture) || config.flag("use_sliding_window", false);
+  const bool uses = !has_window_switch(architecture) || config.flag("use_sliding_window", false);
   const bool said = config.json().contains("sliding_window");
-  const std::int64_t tokens = config.count("sliding_window", said ? 0 : kDefaultWindow);
+  const std::int64_t tokens = config.count("sliding_window", said ? 0 : of.window);
   window.tokens = uses ? tokens : 0;
-  if (is_qwen(architecture))
+  if (has_one_window(architecture)) return window;
+  if (has_window_switch(architecture))
     window.first = std::min(config.count("max_window_layers", kDefaultMaxWindowLayers, 0), layers);
-  if (architecture == Architecture::kMistral || !config.has("layer_types")) {
+  if (!config.has("layer_types")) {
     if (window.first >= layers) window.tokens = 0;
     return window;
   }
@@ -268,7 +173,7 @@ LayerWindow parse_window(HuggingFaceConfig& config, Architecture architecture,
                                                std::to_string(layers) + " layers"));
     return window;
   }
-  const bool any = std::find(types.begin(), types.end(), Json(kSliding)) != types.end();
+  const bool any = std::find(types.begin(), types.end(), Json(kSlidingLayers)) != types.end();
   if (any && window.tokens == 0) {
     config.fail(Error(ErrorCode::kInvalidArgument,
                       "\"layer_types\" names \"sliding_attention\", but the file sets no window "
@@ -286,15 +191,71 @@ void write_window(const LlamaShape& shape, std::int64_t context_tokens, Json& js
   // transformers' Ministral builds a window mask even if no layer uses one.
   if (shape.architecture == Architecture::kMinistral && window.tokens == 0)
     json["sliding_window"] = context_tokens;
-  if (shape.architecture == Architecture::kMistral) return;
-  if (is_qwen(shape.architecture)) {
-    json["use_sliding_window"] = window.tokens != 0;
+  if (has_window_switch(shape.architecture)) json["use_sliding_window"] = window.tokens != 0;
+  if (has_one_window(shape.architecture)) return;
+  if (has_window_switch(shape.architecture))
     json["max_window_layers"] = window.tokens == 0 ? shape.layers : window.first;
-  }
   Json types = Json::array();
   for (std::int64_t layer = 0; layer < shape.layers; ++layer)
-    types.push_back(window.has(layer) ? kSliding : kFull);
+    types.push_back(window.has(layer) ? kSlidingLayers : kFullLayers);
   json["layer_types"] = std::move(types);
+}
+
+// ---- experts -----------------------------------------------------------------------------------
+
+// Both names mean the same number in transformers, which writes the second.
+std::int64_t parse_expert_count(HuggingFaceConfig& config, std::int64_t default_value) {
+  constexpr const char* kEarlier = "num_experts";
+  constexpr const char* kNow = "num_local_experts";
+  const std::int64_t earlier = config.count(kEarlier, default_value);
+  const std::int64_t now = config.count(kNow, earlier);
+  if (config.has(kEarlier) && now != earlier)
+    config.fail(Error(ErrorCode::kCorrupt, "\"" + std::string(kEarlier) + "\" is " +
+                                               std::to_string(earlier) + " and \"" + kNow +
+                                               "\" is " + std::to_string(now) +
+                                               ", which must be the same"));
+  return now;
+}
+
+void parse_experts(HuggingFaceConfig& config, const Class& of, Numbers& numbers) {
+  if (!has_experts(of.architecture)) return;
+  numbers["experts"] = static_cast<double>(parse_expert_count(config, of.experts));
+  numbers["experts_per_token"] =
+      static_cast<double>(config.count("num_experts_per_tok", of.experts_per_token));
+  if (config.flag("output_router_logits", false))
+    config.refuse("output_router_logits", true, "the loss of the text alone (false)");
+  if (of.architecture == Architecture::kMixtral) {
+    const double jitter = config.number("router_jitter_noise", 0, 0, 1);
+    if (jitter > 0) config.refuse("router_jitter_noise", jitter, "no noise (0.0)");
+    return;
+  }
+  constexpr std::int64_t kWidth = 768;
+  numbers["expert_width"] = static_cast<double>(config.count("moe_intermediate_size", kWidth));
+  numbers["norm_topk_prob"] = config.flag("norm_topk_prob", false) ? 1 : 0;
+  const std::int64_t sparse_step = config.count("decoder_sparse_step", 1);
+  if (sparse_step != 1)
+    config.refuse("decoder_sparse_step", sparse_step, "experts in every layer (1)");
+  if (!config.has("mlp_only_layers")) return;
+  const Json& dense = config.json()["mlp_only_layers"];
+  if (dense != Json::array())
+    config.refuse("mlp_only_layers", dense, "experts in every layer ([])");
+}
+
+void write_experts(const LlamaShape& shape, Json& json) {
+  if (!has_experts(shape.architecture)) return;
+  const ExpertsSpec& experts = shape.experts;
+  json["num_local_experts"] = experts.count;
+  json["num_experts_per_tok"] = experts.per_token;
+  json["output_router_logits"] = false;
+  if (shape.architecture == Architecture::kMixtral) {
+    json["router_jitter_noise"] = 0.0;
+    return;
+  }
+  json["num_experts"] = experts.count;  // the name that programs other than transformers read
+  json["moe_intermediate_size"] = experts.width;
+  json["norm_topk_prob"] = experts.renormalises;
+  json["decoder_sparse_step"] = 1;
+  json["mlp_only_layers"] = Json::array();
 }
 
 // ---- the file ----------------------------------------------------------------------------------
@@ -347,8 +308,8 @@ HuggingFaceModel parse(HuggingFaceConfig& config, const Class& of) {
   HuggingFaceModel model;
   ModelShape& shape = model.shape;
   shape.family = kLlamaFamily;
-  shape.layers = config.count("num_hidden_layers", kDefaultLayers);
-  shape.hidden = config.count("hidden_size", kDefaultHidden);
+  shape.layers = config.count("num_hidden_layers", of.layers);
+  shape.hidden = config.count("hidden_size", of.hidden);
   shape.heads = config.count("num_attention_heads", kDefaultHeads);
   shape.context_tokens = config.count("max_position_embeddings", of.context);
   shape.vocab = config.count("vocab_size", of.vocab);
@@ -367,21 +328,20 @@ HuggingFaceModel parse(HuggingFaceConfig& config, const Class& of) {
   const std::int64_t head_dim =
       config.count("head_dim", of.head_dim == 0 ? shape.hidden / shape.heads : of.head_dim);
   numbers["head_dim"] = static_cast<double>(head_dim);
-  constexpr double kEpsilon = 1e-6;
   constexpr double kLargestEpsilon = 1000;
-  numbers["norm_epsilon"] = config.number("rms_norm_eps", kEpsilon, 0, kLargestEpsilon);
+  numbers["norm_epsilon"] = config.number("rms_norm_eps", of.epsilon, 0, kLargestEpsilon);
   numbers["tied_head"] = config.flag("tie_word_embeddings", false) ? 1 : 0;
-  const bool may_have_bias =
-      of.architecture == Architecture::kLlama || of.architecture == Architecture::kQwen3;
+  const bool may_have_bias = may_have_attention_bias(of.architecture);
   numbers["attention_bias"] = may_have_bias && config.flag("attention_bias", false) ? 1 : 0;
   numbers["mlp_bias"] =
       of.architecture == Architecture::kLlama && config.flag("mlp_bias", false) ? 1 : 0;
-  const LayerWindow window = parse_window(config, of.architecture, shape.layers);
+  const LayerWindow window = parse_window(config, of, shape.layers);
   numbers["window"] = static_cast<double>(window.tokens);
   numbers["window_first_layer"] = window.tokens == 0 ? 0 : static_cast<double>(window.first);
   numbers["window_layers"] = window.tokens == 0 ? 0 : static_cast<double>(window.windowed);
   numbers["window_full_layers"] = window.tokens == 0 ? 0 : static_cast<double>(window.full);
-  parse_rope(config, shape.context_tokens, numbers);
+  parse_rope(config, shape.context_tokens, of.rope_theta, numbers);
+  parse_experts(config, of, numbers);
   return model;
 }
 
@@ -413,9 +373,9 @@ std::string llama_config_text(const HuggingFaceModel& model) {
                {"rope_theta", shape.rope.theta},
                {"rope_scaling", shape.rope.scaling == RopeScaling::kNone ? Json() : rope},
                {"rope_parameters", rope}};
-  if (shape.architecture == Architecture::kLlama || shape.architecture == Architecture::kQwen3)
-    json["attention_bias"] = shape.output_bias;
+  if (may_have_attention_bias(shape.architecture)) json["attention_bias"] = shape.output_bias;
   if (shape.architecture == Architecture::kLlama) json["mlp_bias"] = shape.mlp_bias;
+  write_experts(shape, json);
   write_window(shape, of.context_tokens, json);
   json["bos_token_id"] = to_json(model.special.begin);
   json["eos_token_id"] = to_json(model.special.ends);

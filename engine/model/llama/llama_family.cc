@@ -46,6 +46,18 @@ NamedShape preset(std::string_view name, LlamaArchitecture architecture, const S
 constexpr double kTied = 1;
 constexpr double kLlamaEpsilon = 1e-5;
 
+struct Experts {
+  double count;
+  double per_token;
+  double width;  // 0: that of Sizes::ffn
+};
+Numbers with(const Experts& experts, Numbers numbers) {
+  numbers["experts"] = experts.count;
+  numbers["experts_per_token"] = experts.per_token;
+  numbers["expert_width"] = experts.width;
+  return numbers;
+}
+
 // The rope_scaling in the config.json of Llama 3.1 and later.
 Numbers llama3(double factor) {
   return {{"norm_epsilon", kLlamaEpsilon},
@@ -67,6 +79,7 @@ std::vector<NamedShape> make_presets() {
   using enum LlamaArchitecture;
   const Numbers qwen = {{"norm_epsilon", 1e-6}, {"rope_theta", 1e6}};
   const Numbers mistral = {{"norm_epsilon", kLlamaEpsilon}, {"rope_theta", 1e6}};
+  const Numbers qwen_moe = {{"norm_epsilon", 1e-6}, {"rope_theta", 1e6}, {"norm_topk_prob", 1}};
   return {
       preset("llama2-7b", kLlama, {32, 4096, 32, 32, 128, 11008, 32000, 4096},
              {{"norm_epsilon", kLlamaEpsilon}}),
@@ -85,6 +98,10 @@ std::vector<NamedShape> make_presets() {
       preset("qwen3-8b", kQwen3, {36, 4096, 32, 8, 128, 12288, 151936, 40960}, qwen),
       preset("qwen3-14b", kQwen3, {40, 5120, 40, 8, 128, 17408, 151936, 40960}, qwen),
       preset("qwen3-32b", kQwen3, {64, 5120, 64, 8, 128, 25600, 151936, 40960}, qwen),
+      preset("qwen3-30b-a3b", kQwen3Moe, {48, 2048, 32, 4, 128, 6144, 151936, 40960},
+             with(Experts{128, 8, 768}, qwen_moe)),
+      preset("mixtral-8x7b", kMixtral, {32, 4096, 32, 8, 128, 14336, 32000, 32768},
+             with(Experts{8, 2, 0}, mistral)),
   };
 }
 
@@ -106,9 +123,11 @@ class LlamaFamily final : public ModelFamily {
   DefaultNumbers default_numbers() const override { return {.dropout = 0, .ffn_multiplier = 3.5}; }
   void resolve_derived(ModelShape& shape) const override { settle_llama(shape); }
   Status check(const ModelShape& shape) const override { return check_llama(shape); }
-  std::span<const std::string_view> adapter_targets() const override {
-    static const std::vector<std::string_view> targets = engine::adapter_targets(llama_names());
-    return targets;
+  std::span<const std::string_view> adapter_targets(const ModelShape& shape) const override {
+    static const auto dense = engine::adapter_targets(llama_names(LlamaArchitecture::kLlama));
+    static const auto with_experts =
+        engine::adapter_targets(llama_names(LlamaArchitecture::kQwen3Moe));
+    return has_experts(llama_architecture(shape)) ? with_experts : dense;
   }
   ModelLayout layout(const ModelOptions& options) const override { return llama_layout(options); }
 
@@ -128,8 +147,8 @@ class LlamaFamily final : public ModelFamily {
   }
 
   std::span<const std::string_view> model_types() const override {
-    static constexpr std::array<std::string_view, 5> kTypes = {"llama", "mistral", "qwen2", "qwen3",
-                                                               "ministral"};
+    static constexpr std::array<std::string_view, 7> kTypes = {
+        "llama", "mistral", "qwen2", "qwen3", "ministral", "qwen3_moe", "mixtral"};
     return kTypes;
   }
 
@@ -147,6 +166,9 @@ class LlamaFamily final : public ModelFamily {
         {"tied_head", "tie_word_embeddings"},
         {"window", "sliding_window"},
         {"window_first_layer", "the first sliding_attention of layer_types"},
+        {"experts", "num_experts"},
+        {"experts_per_token", "num_experts_per_tok"},
+        {"expert_width", "moe_intermediate_size"},
         {"rope_scaling", "rope_type"},
         {"rope_factor", "factor"},
         {"rope_original_context", "original_max_position_embeddings"},

@@ -2,8 +2,8 @@
 
 namespace sluice::engine {
 
-const BlockNames& llama_names() {
-  static constexpr BlockNames kNames = {
+const BlockNames& llama_names(LlamaArchitecture architecture) {
+  static constexpr BlockNames kDense = {
       .blocks = "layers",
       .qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
       .projection = "self_attn.o_proj",
@@ -12,7 +12,28 @@ const BlockNames& llama_names() {
       .norm1 = "input_layernorm",
       .norm2 = "post_attention_layernorm",
       .head_norms = {"self_attn.q_norm", "self_attn.k_norm"}};
-  return kNames;
+  static constexpr auto kWithExperts = [](std::string_view router, std::string_view experts,
+                                          std::array<std::string_view, 2> in,
+                                          std::string_view out) {
+    BlockNames names = kDense;
+    names.router = router;
+    names.experts = experts;
+    names.mlp_in = in;
+    names.mlp_out = out;
+    return names;
+  };
+  static constexpr BlockNames kQwen3Moe =
+      kWithExperts("mlp.gate", "mlp.experts", {"gate_proj", "up_proj"}, "down_proj");
+  static constexpr BlockNames kMixtral =
+      kWithExperts("block_sparse_moe.gate", "block_sparse_moe.experts", {"w1", "w3"}, "w2");
+  switch (architecture) {
+    case LlamaArchitecture::kQwen3Moe:
+      return kQwen3Moe;
+    case LlamaArchitecture::kMixtral:
+      return kMixtral;
+    default:
+      return kDense;
+  }
 }
 
 DecoderSpec llama_spec(const LlamaShape& shape) {
@@ -28,7 +49,8 @@ DecoderSpec llama_spec(const LlamaShape& shape) {
                                   .dropout = shape.attention_dropout,
                                   .in_parts = true},
                     .mlp = {.width = shape.ffn, .gated = true, .bias = shape.mlp_bias},
-                    .names = llama_names(),
+                    .experts = shape.experts,
+                    .names = llama_names(shape.architecture),
                     .branch_std = kInitialStd,
                     .epsilon = shape.epsilon},
           .layers = shape.layers,

@@ -9,8 +9,8 @@
 namespace sluice::engine {
 
 DecoderSpec llama_spec(const LlamaShape& shape);
-// The names of all Llamas' parameters.
-const BlockNames& llama_names();
+// The names of a Llama's parameters.
+const BlockNames& llama_names(LlamaArchitecture architecture);
 ModelLayout llama_layout(const ModelOptions& options);
 
 }  // namespace sluice::engine

@@ -8,6 +8,7 @@ namespace {
 
 constexpr double kMostCount = 1 << 24;
 constexpr double kMostFactor = 1e9;
+constexpr std::int64_t kMostExperts = 1 << 12;
 
 // The names are those of the keys after "model.".
 constexpr const char* kArchitecture = "architecture";
@@ -33,6 +34,10 @@ constexpr const char* kMscaleAllDim = "rope_mscale_all_dim";
 constexpr const char* kBetaFast = "rope_beta_fast";
 constexpr const char* kBetaSlow = "rope_beta_slow";
 constexpr const char* kTruncate = "rope_truncate";
+constexpr const char* kExperts = "experts";
+constexpr const char* kPerToken = "experts_per_token";
+constexpr const char* kExpertWidth = "expert_width";
+constexpr const char* kRenormalises = "norm_topk_prob";
 
 // A count: of layers, heads or tokens.
 ShapeNumber count(std::string_view key, double default_value, std::string_view meaning) {
@@ -42,6 +47,12 @@ ShapeNumber count(std::string_view key, double default_value, std::string_view m
           .maximum = kMostCount,
           .whole = true,
           .meaning = meaning};
+}
+
+// A number that earlier models of the family lack, and then it has its default.
+ShapeNumber later(ShapeNumber number) {
+  number.omit_if_default = true;
+  return number;
 }
 
 ShapeNumber factor(std::string_view key, double default_value, std::string_view meaning) {
@@ -71,8 +82,8 @@ std::vector<ShapeNumber> make_numbers() {
       word("model.tied_head", kSwitchChoices, 0,
            "use the token embedding as the output projection (tie_word_embeddings)"),
       word("model.attention_bias", kSwitchChoices, 0,
-           "biases in attention's linear layers, for llama and qwen3; qwen2 always has those of "
-           "queries, keys and values"),
+           "biases in attention's linear layers, for llama, qwen3 and qwen3_moe; qwen2 always has "
+           "those of queries, keys and values"),
       word("model.mlp_bias", kSwitchChoices, 0, "biases in the feed-forward layer, for llama"),
       count("model.window", 0,
             "sliding window in tokens: the keys that a query sees, including its own "
@@ -98,6 +109,18 @@ std::vector<ShapeNumber> make_numbers() {
       factor("model.rope_beta_slow", 1, "of yarn"),
       word("model.rope_truncate", kSwitchChoices, 1,
            "for yarn: round its limits to whole dimensions"),
+      later(count("model.experts", 0,
+                  "small feed-forward layers in each block, of which a router chooses "
+                  "experts_per_token for each token (num_experts), for qwen3_moe and mixtral")),
+      later(count("model.experts_per_token", 0,
+                  "experts that compute each token (num_experts_per_tok)")),
+      later(count(
+          "model.expert_width", 0,
+          "for qwen3_moe: width of an expert (moe_intermediate_size); 0: model.ffn_multiplier "
+          "times model.hidden, which mixtral always has")),
+      later(word("model.norm_topk_prob", kSwitchChoices, 0,
+                 "for qwen3_moe: divide the weights of a token's experts by their sum, as mixtral "
+                 "always does")),
   };
 }
 
@@ -105,7 +128,11 @@ std::vector<ShapeNumber> make_numbers() {
 class Numbers {
  public:
   explicit Numbers(const ModelShape& shape) : shape_(shape) {}
-  double number(const char* name) const { return shape_.numbers.at(name); }
+  // 0 for a number that the shape lacks: one that came later, and that it does not need.
+  double number(const char* name) const {
+    const auto found = shape_.numbers.find(name);
+    return found == shape_.numbers.end() ? 0 : found->second;
+  }
   std::int64_t count(const char* name) const { return static_cast<std::int64_t>(number(name)); }
   bool on(const char* name) const { return number(name) != 0; }
   template <typename Enum>
@@ -134,7 +161,24 @@ Rope rope_of(const ModelShape& shape) {
           .truncate = numbers.on(kTruncate)};
 }
 
+// All 0 in an architecture without experts.
+ExpertsSpec experts_of(const ModelShape& shape, LlamaArchitecture architecture) {
+  if (!has_experts(architecture)) return {};
+  const Numbers numbers(shape);
+  const bool is_mixtral = architecture == LlamaArchitecture::kMixtral;
+  const std::int64_t width = numbers.count(kExpertWidth);
+  return {.count = numbers.count(kExperts),
+          .per_token = numbers.count(kPerToken),
+          .width = width == 0 || is_mixtral ? shape.ffn() : width,
+          .renormalises = is_mixtral || numbers.on(kRenormalises),
+          .fp32_weights = is_mixtral};
+}
+
 std::string text(std::int64_t number) { return std::to_string(number); }
+
+std::string architecture_name(LlamaArchitecture architecture) {
+  return word("", kLlamaArchitectures, 0, "").text(static_cast<double>(architecture));
+}
 
 Status check_heads(const LlamaShape& shape) {
   if (shape.kv_heads < 1 || shape.heads % shape.kv_heads != 0)
@@ -154,21 +198,51 @@ Status check_heads(const LlamaShape& shape) {
 Status check_architecture(const ModelShape& of, const LlamaShape& shape) {
   const Numbers numbers(of);
   const LlamaArchitecture architecture = shape.architecture;
-  const bool may_have_bias =
-      architecture == LlamaArchitecture::kLlama || architecture == LlamaArchitecture::kQwen3;
-  if (numbers.on(kAttentionBias) && !may_have_bias)
+  const std::string name = architecture_name(architecture);
+  if (numbers.on(kAttentionBias) && !may_have_attention_bias(architecture))
     return cannot_build(architecture == LlamaArchitecture::kQwen2
                             ? "the biases of qwen2 are fixed: leave attention_bias out"
-                            : "mistral has no biases: leave attention_bias out");
+                            : name + " has no biases: leave attention_bias out");
   if (numbers.on(kMlpBias) && architecture != LlamaArchitecture::kLlama)
     return cannot_build("mlp_bias is only for the architecture llama");
   if (shape.window.tokens != 0 && architecture == LlamaArchitecture::kLlama)
     return cannot_build(
-        "a window is for the architectures mistral, qwen2 and qwen3, not for llama");
-  if (architecture == LlamaArchitecture::kMistral && shape.window.tokens != 0 &&
+        "a window is for other architectures, such as mistral and qwen3, not llama");
+  if (has_one_window(architecture) && shape.window.tokens != 0 &&
       (shape.window.first != 0 || shape.window.windowed != 0))
+    return cannot_build("all blocks of " + name +
+                        " have the window: leave window_first_layer and window_layers out");
+  return {};
+}
+
+Status check_experts(const ModelShape& of, const LlamaShape& shape) {
+  const Numbers numbers(of);
+  const std::string name = architecture_name(shape.architecture);
+  if (!has_experts(shape.architecture)) {
+    for (const char* const key : {kExperts, kPerToken, kExpertWidth, kRenormalises})
+      if (numbers.on(key))
+        return cannot_build(std::string(key) + " is for the architectures qwen3_moe and mixtral; " +
+                            name + " has no experts");
+    return {};
+  }
+  const ExpertsSpec& experts = shape.experts;
+  if (experts.count < 1)
+    return cannot_build(name + " needs experts: the number of experts in each block");
+  if (experts.count > kMostExperts)
+    return cannot_build("experts is " + text(experts.count) + "; it must be at most " +
+                        text(kMostExperts));
+  if (experts.per_token < 1)
+    return cannot_build(name + " needs experts_per_token: the experts that compute each token");
+  if (experts.per_token > experts.count)
+    return cannot_build("experts_per_token is " + text(experts.per_token) +
+                        ", but each block has " + text(experts.count) + " experts");
+  if (shape.architecture != LlamaArchitecture::kMixtral) return {};
+  if (numbers.on(kExpertWidth))
     return cannot_build(
-        "all blocks of mistral have the window: leave window_first_layer and window_layers out");
+        "the feed-forward's width is the expert's in mixtral: leave expert_width out");
+  if (numbers.on(kRenormalises))
+    return cannot_build(
+        "mixtral always divides the weights by their sum: leave norm_topk_prob out");
   return {};
 }
 
@@ -198,9 +272,16 @@ std::span<const ShapeNumber> llama_numbers() {
   return numbers;
 }
 
+LlamaArchitecture llama_architecture(const ModelShape& shape) {
+  const double number = Numbers(shape).number(kArchitecture);
+  const double most = word("", kLlamaArchitectures, 0, "").most();
+  return number >= 0 && number <= most ? static_cast<LlamaArchitecture>(number)
+                                       : LlamaArchitecture::kLlama;
+}
+
 LlamaShape llama_shape(const ModelShape& shape) {
   const Numbers numbers(shape);
-  const auto architecture = numbers.word<LlamaArchitecture>(kArchitecture);
+  const LlamaArchitecture architecture = llama_architecture(shape);
   const std::int64_t kv_heads = numbers.count(kKvHeads);
   const std::int64_t head_dim = numbers.count(kHeadDim);
   const bool bias = numbers.on(kAttentionBias);
@@ -218,7 +299,9 @@ LlamaShape llama_shape(const ModelShape& shape) {
           .qkv_bias = bias || architecture == LlamaArchitecture::kQwen2,
           .output_bias = bias,
           .mlp_bias = numbers.on(kMlpBias),
-          .head_norms = architecture == LlamaArchitecture::kQwen3,
+          .head_norms = architecture == LlamaArchitecture::kQwen3 ||
+                        architecture == LlamaArchitecture::kQwen3Moe,
+          .experts = experts_of(shape, architecture),
           .rope = rope_of(shape),
           .window = {.tokens = numbers.count(kWindow),
                      .first = numbers.count(kWindowFirst),
@@ -234,6 +317,7 @@ Status check_llama(const ModelShape& shape) {
                         " heads, as transformers requires for llama: make it a multiple of that");
   SLUICE_RETURN_IF_ERROR(check_heads(llama));
   SLUICE_RETURN_IF_ERROR(check_architecture(shape, llama));
+  SLUICE_RETURN_IF_ERROR(check_experts(shape, llama));
   return check_rope(llama);
 }
 
@@ -245,6 +329,9 @@ void settle_llama(ModelShape& shape) {
   };
   resolve_derived(kKvHeads, shape.heads);
   if (shape.heads > 0) resolve_derived(kHeadDim, shape.hidden / shape.heads);
+  // Mixtral's experts have the feed-forward's width, which is a number already.
+  if (llama_architecture(shape) == LlamaArchitecture::kQwen3Moe)
+    resolve_derived(kExpertWidth, shape.ffn());
   const double scaling = shape.numbers[kScaling];
   if (scaling == static_cast<double>(RopeScaling::kNone) ||
       scaling == static_cast<double>(RopeScaling::kLinear))

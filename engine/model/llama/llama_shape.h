@@ -16,8 +16,31 @@ inline constexpr std::string_view kLlamaFamily = "llama";
 
 // The class in transformers, which decides which biases and norms a model can have. In the order of
 // the choices of model.architecture.
-enum class LlamaArchitecture : std::uint8_t { kLlama, kMistral, kQwen2, kQwen3, kMinistral };
-inline constexpr std::string_view kLlamaArchitectures = "llama|mistral|qwen2|qwen3|ministral";
+enum class LlamaArchitecture : std::uint8_t {
+  kLlama,
+  kMistral,
+  kQwen2,
+  kQwen3,
+  kMinistral,
+  kQwen3Moe,
+  kMixtral
+};
+inline constexpr std::string_view kLlamaArchitectures =
+    "llama|mistral|qwen2|qwen3|ministral|qwen3_moe|mixtral";
+
+constexpr bool has_experts(LlamaArchitecture architecture) {
+  return architecture == LlamaArchitecture::kQwen3Moe ||
+         architecture == LlamaArchitecture::kMixtral;
+}
+// Those whose attention can have biases by choice, of all its products.
+constexpr bool may_have_attention_bias(LlamaArchitecture architecture) {
+  return architecture == LlamaArchitecture::kLlama || architecture == LlamaArchitecture::kQwen3 ||
+         architecture == LlamaArchitecture::kQwen3Moe;
+}
+// Those whose blocks have the same window, or none.
+constexpr bool has_one_window(LlamaArchitecture architecture) {
+  return architecture == LlamaArchitecture::kMistral || has_experts(architecture);
+}
 
 struct LlamaShape {
   std::int64_t layers = 0;
@@ -35,11 +58,15 @@ struct LlamaShape {
   bool output_bias = false;  // attention's projection
   bool mlp_bias = false;
   bool head_norms = false;  // queries and keys
+  ExpertsSpec experts;      // instead of the dense feed-forward of `ffn`
   Rope rope;
   LayerWindow window;
 };
 
 std::span<const ShapeNumber> llama_numbers();
+
+// The architecture of a shape that may not have been checked.
+LlamaArchitecture llama_architecture(const ModelShape& shape);
 
 // The shape must have all numbers of the family.
 LlamaShape llama_shape(const ModelShape& shape);

@@ -218,6 +218,24 @@ void fused_silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient) {
                                             c10::cuda::getCurrentCUDAStream()));
 }
 
+at::Tensor fused_sum_of_rows(const at::Tensor& rows, const at::Tensor& places,
+                             const at::Tensor& weights) {
+  const c10::cuda::CUDAGuard guard(rows.device());
+  TORCH_INTERNAL_ASSERT(places.is_contiguous() && (!weights.defined() || weights.is_contiguous()));
+  at::Tensor sums = at::empty({places.size(1), rows.size(1)}, rows.options());
+  C10_CUDA_CHECK(
+      launch_sum_rows({.from = rows.const_data_ptr(),
+                       .places = places.const_data_ptr<std::int64_t>(),
+                       .weights = weights.defined() ? weights.const_data_ptr<float>() : nullptr,
+                       .to = sums.mutable_data_ptr(),
+                       .terms = places.size(0),
+                       .rows = sums.size(0),
+                       .columns = sums.size(1),
+                       .dtype = dtype_of(rows)},
+                      c10::cuda::getCurrentCUDAStream()));
+  return sums;
+}
+
 bool cuda_rotates(const at::Tensor& packed, const HeadShape& heads) {
   return fits_rotary(packed, heads);
 }

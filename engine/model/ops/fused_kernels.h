@@ -60,6 +60,11 @@ bool cuda_fuses_halves(const at::Tensor& rows);
 at::Tensor fused_silu_gated(const at::Tensor& gate_and_up);
 void fused_silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient);
 
+// [T, n] from rows [R, n]: for each t, the sum of rows places[j, t] over j, times weights[t, j]
+// (fp32) unless undefined. `places`: int64 [k, T].
+at::Tensor fused_sum_of_rows(const at::Tensor& rows, const at::Tensor& places,
+                             const at::Tensor& weights);
+
 // See rotary.h. `packed`: rows of queries, keys, and values that are not touched. Fewer shapes fit
 // with norms of heads.
 bool cuda_rotates(const at::Tensor& packed, const HeadShape& heads);

@@ -35,6 +35,10 @@ at::Tensor fused_silu_gated(const at::Tensor& /*gate_and_up*/) { no_fused_kernel
 void fused_silu_gated_backward(at::Tensor& /*gate_and_up*/, at::Tensor& /*gradient*/) {
   no_fused_kernels();
 }
+at::Tensor fused_sum_of_rows(const at::Tensor& /*rows*/, const at::Tensor& /*places*/,
+                             const at::Tensor& /*weights*/) {
+  no_fused_kernels();
+}
 bool cuda_rotates(const at::Tensor& /*packed*/, const HeadShape& /*heads*/) { return false; }
 bool cuda_rotates_normed(const at::Tensor& /*packed*/, const HeadShape& /*heads*/) { return false; }
 void fused_rotate(const at::Tensor& /*from*/, at::Tensor& /*to*/, const HeadNorms* /*norms*/,

@@ -154,6 +154,7 @@ std::string plan_json(const config::Config& config, const RunPlan& plan,
   Json json = {
       {"fits", plan.placement.fits},
       {"parameters", plan.parameters},
+      {"active_parameters", plan.active},
       {"trained_parameters", plan.trained},
       {"tokens_per_step", plan.tokens_per_step},
       {"ranks", plan.ranks.world},

@@ -168,6 +168,12 @@ std::string zero_table(const RunPlan& plan, const ClusterShape& cluster) {
   return aligned(rows);
 }
 
+// Empty: all parameters compute each token.
+std::string active_text(const RunPlan& plan) {
+  if (plan.active == plan.parameters) return "";
+  return compact(static_cast<double>(plan.active)) + " active, ";
+}
+
 std::string adapters_text(const config::Config& config, const RunPlan& plan) {
   if (!plan.trains_adapters) return "";
   const bool in_8_bits = config.lora.base_bits == BaseForm::kInt8Bits;
@@ -298,7 +304,7 @@ std::string format_plan(const config::Config& config, const RunPlan& plan,
   const StepPrediction& step = plan.placement.prediction;
   std::string text =
       config.model.family + " model with " + compact(static_cast<double>(plan.parameters)) +
-      " parameters, " + adapters_text(config, plan) + std::to_string(plan.tokens_per_step) +
+      " parameters, " + active_text(plan) + adapters_text(config, plan) + std::to_string(plan.tokens_per_step) +
       " tokens per step, on " + (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) +
       "\n" + ranks_text(plan) + "\n" + memory_table(plan) + "\n" + nvme_path_table(plan);
   if (!plan.placement.fits)

@@ -53,6 +53,66 @@ TEST(ResolveConfig, RefusesShapesThatCannotBeBuilt) {
               HasSubstr("did you mean \"gpt2-xl\"?"));
 }
 
+// The default preset is a GPT-2's, which a file of another family does not mean.
+TEST(ResolveConfig, KeysOfAFamilyNameIt) {
+  constexpr const char* kSizes =
+      R"("layers": 2, "hidden": 64, "heads": 4, "context": 64, "vocab": 61)";
+  const auto file = [&](const std::string& more) {
+    return run_with("\"model\": {" + more + kSizes + "}");
+  };
+  for (const char* const more : {R"("family": "llama", )", R"("architecture": "qwen3", )",
+                                 R"("kv_heads": 2, )", R"("preset": "custom", "rope_theta": 100, )",
+                                 R"("preset": "custom", "family": "llama", )"}) {
+    const Model model = accepted(resolve_run(file(more))).config.model;
+    EXPECT_EQ(model.family, "llama") << more;
+    EXPECT_EQ(model.preset, kCustomPreset) << more;
+    EXPECT_EQ(model.ffn_hidden(), 224) << more;
+  }
+  const Model plain = accepted(resolve_run(file(""))).config.model;
+  EXPECT_EQ(plain.family, "gpt2");
+  EXPECT_EQ(plain.preset, "gpt2-small");
+  EXPECT_EQ(accepted(resolve_run(file(R"("activation": "relu", )"))).config.model.family, "gpt2");
+  EXPECT_THAT(refusal(resolve_run(file(R"("activation": "relu", "kv_heads": 2, )"))),
+              HasSubstr("model.kv_heads belongs to models of the family llama"));
+  // Without all sizes it is the default preset, changed.
+  EXPECT_THAT(refusal(resolve_run(run_with(R"("model": {"architecture": "qwen3", "layers": 2})"))),
+              HasSubstr("model.architecture belongs to models of the family llama"));
+}
+
+TEST(ResolveConfig, ExpertsAreKeysOfTheirArchitectures) {
+  const auto file = [](const std::string& more, const std::string& preset = "qwen3-30b-a3b") {
+    return run_with(R"("model": {"preset": ")" + preset + "\"" + more + "}");
+  };
+  const Model model = accepted(resolve_run(file(R"(, "experts": 16, "layers": 2)"))).config.model;
+  EXPECT_EQ(model.numbers.at("experts"), 16);
+  EXPECT_EQ(model.numbers.at("experts_per_token"), 8);
+  EXPECT_EQ(model.numbers.at("expert_width"), 768);
+  EXPECT_EQ(model.numbers.at("norm_topk_prob"), 1);
+  EXPECT_THAT(refusal(resolve_run(file(R"(, "experts": 4)"))),
+              AllOf(HasSubstr("experts_per_token is 8"), HasSubstr("4 experts")));
+  EXPECT_THAT(refusal(resolve_run(file(R"(, "experts": 4)", "qwen3-0.6b"))),
+              HasSubstr("qwen3 has no experts"));
+  EXPECT_THAT(refusal(resolve_run(file(R"(, "experts": 2.5)"))), HasSubstr("experts"));
+  // What dense models write stays as it was.
+  EXPECT_THAT(to_json(accepted(resolve_run(file("", "qwen3-0.6b"))).config),
+              Not(HasSubstr("expert")));
+  EXPECT_THAT(to_json(accepted(resolve_run(file(R"(, "experts": 16)"))).config),
+              HasSubstr("\"experts\": 16"));
+}
+
+TEST(ResolveConfig, AdaptersOfAModelWithExpertsAreAttentions) {
+  const auto file = [](const std::string& lora) {
+    return run_with(R"("model": {"preset": "qwen3-30b-a3b"}, "recipe": {"lora": {)" + lora + "}}");
+  };
+  for (const char* const all : {R"("rank": 4)", R"("rank": 4, "targets": ["all-linear"])"})
+    EXPECT_THAT(accepted(resolve_run(file(all))).config.lora.targets,
+                testing::ElementsAre("q_proj", "k_proj", "v_proj", "o_proj"));
+  for (const char* const target : {"gate_proj", "up_proj", "down_proj"})
+    EXPECT_THAT(refusal(resolve_run(
+                    file(R"("rank": 4, "targets": ["q_proj", ")" + std::string(target) + "\"]"))),
+                AllOf(HasSubstr(target), HasSubstr("model with experts")));
+}
+
 TEST(ResolveConfig, AdaptersHaveAScaleAndTargetsOfTheirModel) {
   const auto file = [](const std::string& lora, const std::string& preset = "qwen3-0.6b") {
     return run_with(R"("model": {"preset": ")" + preset + R"("}, "recipe": {"lora": {)" + lora +

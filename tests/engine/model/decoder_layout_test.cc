@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
+using ::testing::IsSupersetOf;
 
 std::vector<std::string> names_in(const UnitLayout& layout) {
   std::vector<std::string> names;
@@ -44,6 +45,19 @@ BlockSpec llama() {
       .block_at(0);
 }
 
+// Three experts under Qwen3-MoE's names, or Mixtral's.
+BlockSpec with_experts(LlamaArchitecture architecture) {
+  return llama_spec({.hidden = 48,
+                     .heads = 4,
+                     .kv_heads = 2,
+                     .head_dim = 10,
+                     .vocab = 50,
+                     .architecture = architecture,
+                     .head_norms = architecture == LlamaArchitecture::kQwen3Moe,
+                     .experts = {.count = 3, .per_token = 2, .width = 56}})
+      .block_at(0);
+}
+
 // Stores of runs and checkpoints have parameters in this order.
 TEST(DecoderLayout, KeepsTheFlatOrderOfEachFamily) {
   EXPECT_THAT(names_in(block_layout(gpt2(), 7)),
@@ -62,6 +76,27 @@ TEST(DecoderLayout, KeepsTheFlatOrderOfEachFamily) {
                   "layers.0.self_attn.k_proj.bias", "layers.0.self_attn.v_proj.bias",
                   "layers.0.self_attn.o_proj.bias", "layers.0.mlp.gate_proj.bias",
                   "layers.0.mlp.up_proj.bias", "layers.0.mlp.down_proj.bias"));
+}
+
+TEST(DecoderLayout, NamesEachMatrixOfEachExpert) {
+  EXPECT_THAT(
+      names_in(block_layout(with_experts(LlamaArchitecture::kQwen3Moe), 11)),
+      ElementsAre(
+          "layers.11.self_attn.q_proj.weight", "layers.11.self_attn.k_proj.weight",
+          "layers.11.self_attn.v_proj.weight", "layers.11.self_attn.o_proj.weight",
+          "layers.11.mlp.gate.weight", "layers.11.mlp.experts.0.gate_proj.weight",
+          "layers.11.mlp.experts.0.up_proj.weight", "layers.11.mlp.experts.1.gate_proj.weight",
+          "layers.11.mlp.experts.1.up_proj.weight", "layers.11.mlp.experts.2.gate_proj.weight",
+          "layers.11.mlp.experts.2.up_proj.weight", "layers.11.mlp.experts.0.down_proj.weight",
+          "layers.11.mlp.experts.1.down_proj.weight", "layers.11.mlp.experts.2.down_proj.weight",
+          "layers.11.input_layernorm.weight", "layers.11.post_attention_layernorm.weight",
+          "layers.11.self_attn.q_norm.weight", "layers.11.self_attn.k_norm.weight"));
+  const std::vector<std::string> mixtral =
+      names_in(block_layout(with_experts(LlamaArchitecture::kMixtral), 0));
+  EXPECT_THAT(mixtral, IsSupersetOf({"layers.0.block_sparse_moe.gate.weight",
+                                     "layers.0.block_sparse_moe.experts.2.w1.weight",
+                                     "layers.0.block_sparse_moe.experts.2.w2.weight",
+                                     "layers.0.block_sparse_moe.experts.2.w3.weight"}));
 }
 
 void expect_at(const UnitLayout& layout, int place, const std::string& name) {
@@ -89,6 +124,32 @@ TEST(DecoderLayout, PlacesAreThoseOfTheNames) {
   expect_at(block_layout(gpt2(), 0), block_parameters(gpt2()).norm2.bias, "ln_2.bias");
   expect_at(block_layout(llama(), 0), block_parameters(llama()).query_norm, "q_norm.weight");
   EXPECT_EQ(block_parameters(gpt2()).query_norm, kNoParameter);
+}
+
+TEST(DecoderLayout, ExpertsAreInSequenceWithTheirShapes) {
+  const BlockSpec block = with_experts(LlamaArchitecture::kMixtral);
+  const UnitLayout layout = block_layout(block, 0);
+  const BlockParameters places = block_parameters(block);
+  expect_at(layout, places.router, "gate.weight");
+  expect_at(layout, places.expert_in, "experts.0.w1.weight");
+  expect_at(layout, places.expert_in + 3, "experts.1.w3.weight");
+  expect_at(layout, places.expert_out, "experts.0.w2.weight");
+  expect_at(layout, places.expert_out + 2, "experts.2.w2.weight");
+  EXPECT_EQ(places.mlp_in.weight, kNoParameter);
+  EXPECT_EQ(places.mlp_out.weight, kNoParameter);
+  const auto shape_at = [&](int place) {
+    return layout.parameters[static_cast<std::size_t>(place)].shape;
+  };
+  EXPECT_THAT(shape_at(places.router), ElementsAre(3, 48));
+  EXPECT_THAT(shape_at(places.expert_in), ElementsAre(56, 48));
+  EXPECT_THAT(shape_at(places.expert_out), ElementsAre(48, 56));
+  for (int place = places.router; place < places.expert_out + 3; ++place) {
+    const ParameterSpec& matrix = layout.parameters[static_cast<std::size_t>(place)];
+    EXPECT_TRUE(matrix.gradient_is_product) << matrix.name;
+    EXPECT_EQ(matrix.group, kDecayed) << matrix.name;
+    EXPECT_GT(matrix.initial_std, 0) << matrix.name;
+  }
+  EXPECT_EQ(block_parameters(llama()).router, kNoParameter);
 }
 
 TEST(DecoderLayout, HeadsLendTheirNormAndBorrowOrOwnTheirOutput) {
@@ -125,10 +186,12 @@ TEST(DecoderLayout, AdaptersComeAfterTheBlockInTheOrderOfTheirTargets) {
   EXPECT_THAT(layout.parameters.back().shape, ElementsAre(48, 2));
 }
 
-// Whatever the spec says, a token is multiplied by each number of each matrix once.
+// Whatever the spec says, a token is multiplied by each number of each matrix once, but for those of
+// the experts that it does not choose.
 TEST(DecoderCosts, ProductsAreTheMatricesOfTheLayout) {
-  for (const BlockSpec& block : {gpt2(), llama()}) {
-    double products = 0;
+  for (const BlockSpec& block : {gpt2(), llama(), with_experts(LlamaArchitecture::kQwen3Moe),
+                                 with_experts(LlamaArchitecture::kMixtral)}) {
+    double products = -static_cast<double>(block_idle_elements(block));
     for (const ParameterSpec& parameter : block_layout(block, 0).parameters)
       if (parameter.group == kDecayed) products += static_cast<double>(parameter.elements);
     const double scores = 2 * 2 * attention_costs(block).score_products(5);

@@ -1,0 +1,69 @@
+#include "engine/model/decoder/experts_costs.h"
+
+#include <algorithm>
+
+#include "engine/model/op_costs.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr std::int64_t kFp32Bytes = 4;
+constexpr std::int64_t kIndexBytes = 8;
+
+// A grouped product of 16-bit numbers writes gradients of weights to a temporary of at most so many
+// elements, from which they are added in fp32.
+constexpr std::int64_t kMostGradientElements = std::int64_t{1} << 27;
+
+// For each expert and token: fp32 probabilities, their sorted copy and their gradient, with the
+// indices of the sort.
+constexpr std::int64_t kRoutingBytes = 3 * kFp32Bytes + kIndexBytes;
+
+std::uint64_t bytes(std::int64_t count) { return static_cast<std::uint64_t>(count); }
+
+std::int64_t gradient_bytes(std::int64_t elements, const PassShape& pass,
+                            const PeakOptions& options, const ExpertsPeak& peak) {
+  if (!peak.is_trained || options.cpu || pass.number_bytes >= kFp32Bytes) return 0;
+  return std::min(elements, kMostGradientElements) * pass.number_bytes;
+}
+
+}  // namespace
+
+Traffic experts_traffic(const BlockSpec& block, std::int64_t number_bytes) {
+  const ExpertsSpec& experts = block.experts;
+  if (!experts.exist()) return {};
+  const auto gathered = static_cast<double>(experts.per_token * block.hidden * number_bytes);
+  const auto routing = static_cast<double>(experts.count * kRoutingBytes);
+  const auto sums = static_cast<double>(2 * block.hidden * kFp32Bytes);
+  // Forward reads and writes the gathered rows, and reads what is summed. Backward gathers the
+  // inputs again, and their gradients, and sums the latter; weights of rows read both sides.
+  return {.forward = 3 * gathered + sums + routing, .backward = 7 * gathered + sums + routing};
+}
+
+std::uint64_t experts_backward_bytes(const BlockSpec& block, const PassShape& pass,
+                                     const PeakOptions& options, const ExpertsPeak& peak) {
+  const ExpertsSpec& experts = block.experts;
+  constexpr std::int64_t kIndices = 4;  // for each gathered row
+  const std::int64_t hidden = pass.rows() * block.hidden;
+  const std::int64_t gathered = experts.per_token * hidden;
+  const std::int64_t wide = pass.rows() * block.mlp_width();
+  const std::int64_t routing =
+      pass.rows() * (experts.count * kRoutingBytes + experts.per_token * kIndices * kIndexBytes);
+  const std::int64_t matrix = experts.count * block.hidden * experts.width;
+  const auto copies = [&](std::int64_t columns) {
+    const PassShape rows = {.tokens = pass.rows() * experts.per_token,
+                            .number_bytes = pass.number_bytes};
+    return product_copies_bytes(rows, options, block.hidden, columns);
+  };
+  // The gathered gradients of the output, and the activation with its gradient.
+  const std::uint64_t down = bytes((gathered + peak.activated * wide) * pass.number_bytes +
+                                   gradient_bytes(matrix, pass, options, peak)) +
+                             copies(experts.width);
+  // The norm's output and its gradient, the gathered rows or their gradient, and their fp32 sum.
+  const std::uint64_t in =
+      bytes((2 * hidden + wide + gathered) * pass.number_bytes + hidden * kFp32Bytes +
+            gradient_bytes(2 * matrix, pass, options, peak)) +
+      copies(2 * experts.width);
+  return std::max(down, in) + bytes(routing);
+}
+
+}  // namespace sluice::engine

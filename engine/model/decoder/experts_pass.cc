@@ -1,0 +1,96 @@
+#include "engine/model/decoder/experts_pass.h"
+
+#include <ATen/ops/sum.h>
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "engine/model/ops/activate.h"
+#include "engine/model/ops/linear.h"
+#include "engine/model/ops/products.h"
+
+namespace sluice::engine {
+namespace {
+
+constexpr int kInParts = 2;
+
+ExpertMatrices matrices(const UnitViews& views, int first, std::int64_t experts, int parts) {
+  std::vector<at::Tensor> all;
+  const int count = static_cast<int>(experts) * parts;
+  all.reserve(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) all.push_back(views[first + i]);
+  return {std::move(all), parts};
+}
+
+}  // namespace
+
+RoutingRule ExpertsPass::rule() const {
+  return {.per_token = spec_.per_token,
+          .renormalises = spec_.renormalises,
+          .fp32_weights = spec_.fp32_weights};
+}
+
+ExpertMatrices ExpertsPass::matrices_in(const UnitViews& views) const {
+  return matrices(views, places_.expert_in, spec_.count, kInParts);
+}
+
+ExpertMatrices ExpertsPass::matrices_out(const UnitViews& views) const {
+  return matrices(views, places_.expert_out, spec_.count, 1);
+}
+
+ExpertsPass::Middle ExpertsPass::middle(const at::Tensor& input) const {
+  const at::Tensor tokens = input.flatten(0, -2);
+  Middle middle = {.logits = linear(tokens, w_[places_.router], {}, WeightOrder::kOutIn),
+                   .gate_and_up = {}};
+  middle.routing = route(middle.logits, rule());
+  middle.rows.emplace(middle.routing->chosen, spec_.count);
+  middle.gate_and_up =
+      expert_products(middle.rows->gathered(tokens), matrices_in(w_), *middle.rows);
+  return middle;
+}
+
+at::Tensor ExpertsPass::output(Middle& middle) const {
+  at::Tensor product = silu_gated(middle.gate_and_up);
+  middle.gate_and_up.reset();
+  product = expert_products(product, matrices_out(w_), *middle.rows);
+  return middle.rows->summed(product, middle.routing->weights);
+}
+
+// A weight's gradient is the product of an expert's output with the output's gradient. Their
+// products with the last matrix are equal: a (W^T g) = (W a) g. So no expert's output is needed.
+at::Tensor ExpertsPass::gated_backward(Backward& pass, const Routing& routing,
+                                       const ExpertRows& rows, const UnitViews& gradients) const {
+  const at::Tensor weights = rows.gathered_weights(routing.weights);
+  const at::Tensor grad_rows = rows.gathered(pass.grad_output.flatten(0, -2));
+  at::Tensor product = expert_input_gradient(grad_rows, matrices_out(w_), rows);  // its gradient
+  const at::Tensor of_rows = at::sum(silu_gated(pass.gate_and_up).mul_(product), {-1},
+                                     /*keepdim=*/false, weights.scalar_type());
+  product.mul_(weights);
+  silu_gated_backward(pass.gate_and_up, product);  // now the gradient, and the product
+  const ExpertMatrices sums = matrices_out(gradients);
+  if (sums.defined())
+    put_expert_gradients(sums, grad_rows, product.mul_(weights), rows, pass.overwrite);
+  return rows.by_token(of_rows);
+}
+
+at::Tensor ExpertsPass::backward(Backward pass, const UnitViews& gradients) const {
+  const Routing routing = route(pass.logits, rule());
+  const ExpertRows rows(routing.chosen, spec_.count);
+  const at::Tensor grad_weights = gated_backward(pass, routing, rows, gradients);
+  const at::Tensor grad_logits =
+      route_backward(routing, rule(), grad_weights, pass.logits.scalar_type());
+  at::Tensor gradient = rows.summed(expert_input_gradient(pass.gate_and_up, matrices_in(w_), rows));
+  add_product(gradient, grad_logits, w_[places_.router]);
+  const at::Tensor tokens = pass.input.flatten(0, -2);
+  const ExpertMatrices sums = matrices_in(gradients);
+  if (sums.defined())
+    put_expert_gradients(sums, pass.gate_and_up, rows.gathered(tokens), rows, pass.overwrite);
+  if (const at::Tensor& sum = gradients[places_.router]; sum.defined()) {
+    const auto put = pass.overwrite ? &write_weight_gradient : &accumulate_weight_gradient;
+    put(sum, grad_logits, tokens);
+  }
+  return gradient.view(pass.input.sizes());
+}
+
+}  // namespace sluice::engine

@@ -1,0 +1,68 @@
+// The feed-forward of a decoder block with experts, and its backward: a router, gated experts, and
+// their weighted sum. The norm before it and the residual stream are the block's.
+//
+// A call computes all rows of a micro-batch, or one piece of them (row_pieces.h): rows do not
+// depend on each other, so pieces are those of a dense feed-forward.
+//
+// Saved, in the activations' dtype: the router's logits, and the experts' products before the gate.
+// Routing follows from the logits, and is recomputed from them.
+//
+// Memory:   beyond its arguments, backward takes the gathered gradients [R, hidden] and two tensors
+//           [R, width]. Later it takes a tensor [R, hidden], and sums [T, hidden], without a fused
+//           kernel also in fp32. Grouped gradients of matrices take memory of their own
+//           (ops/experts.h).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "engine/model/decoder/block_spec.h"
+#include "engine/model/decoder/decoder_layout.h"
+#include "engine/model/ops/experts.h"
+#include "engine/model/unit_views.h"
+
+namespace sluice::engine {
+
+class ExpertsPass {
+ public:
+  // All must outlive it.
+  ExpertsPass(const ExpertsSpec& spec, const BlockParameters& places, const UnitViews& parameters)
+      : spec_(spec), places_(places), w_(parameters) {}
+
+  // T tokens, R = T * per_token rows in the order of experts.
+  struct Middle {
+    at::Tensor logits;       // [T, experts]
+    at::Tensor gate_and_up;  // [R, 2 width]
+    std::optional<Routing> routing = {};
+    std::optional<ExpertRows> rows = {};
+  };
+  // `input`: [..., hidden].
+  Middle middle(const at::Tensor& input) const;
+  // [T, hidden]. Frees gate_and_up, unless it was saved.
+  at::Tensor output(Middle& middle) const;
+
+  struct Backward {
+    at::Tensor logits;       // saved
+    at::Tensor gate_and_up;  // saved; overwritten
+    const at::Tensor& input;
+    const at::Tensor& grad_output;  // [..., hidden]
+    bool overwrite = false;         // PassContext::overwrites, for the first piece
+  };
+  // Returns the input's gradient, in its shape. Gradients of frozen parameters are undefined.
+  at::Tensor backward(Backward pass, const UnitViews& gradients) const;
+
+ private:
+  RoutingRule rule() const;
+  ExpertMatrices matrices_in(const UnitViews& views) const;
+  ExpertMatrices matrices_out(const UnitViews& views) const;
+  // The gradient of the weights [T, k]; gate_and_up becomes its gradient.
+  at::Tensor gated_backward(Backward& pass, const Routing& routing, const ExpertRows& rows,
+                            const UnitViews& gradients) const;
+
+  const ExpertsSpec& spec_;
+  const BlockParameters& places_;
+  const UnitViews& w_;
+};
+
+}  // namespace sluice::engine
