@@ -67,8 +67,7 @@ class AttentionPass {
   ProductsPass projection_;
   AttentionOptions options_;
   std::int64_t parts_ = 1;
-  // Of rotary positions, if there are any.
-  bool turns_;
+  bool turns_;  // whether there are rotary positions, which have the rest
   RotaryStart start_;
   RotaryFrequencies frequencies_;
   at::Tensor of_rows_;

@@ -28,11 +28,13 @@ struct AttentionSpec {
   std::int64_t head_dim = 0;
   bool qkv_bias = false;
   bool output_bias = false;
-  bool head_norms = false;       // of queries and keys
-  std::int64_t window = 0;       // keys visible to a query; 0: all up to it
-  Rope rope;                     // of queries and keys, which head norms need
-  double dropout = 0;            // of the probabilities
-  bool in_parts = false;         // some heads at a time if rows are cut and there is no dropout
+  bool head_norms = false;  // of queries and keys
+  std::int64_t window = 0;  // keys visible to a query; 0: all up to it
+
+  Rope rope;              // head norms need one
+  double dropout = 0;     // of the probabilities
+  bool in_parts = false;  // some heads at a time, if rows are cut without dropout
+
   bool scales = true;            // divides scores by sqrt(head_dim)
   bool scales_by_layer = false;  // and by layer + 1
 
