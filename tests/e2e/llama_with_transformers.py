@@ -41,6 +41,10 @@ CASES = {
     "qwen2": ("Qwen2Config", {"tie_word_embeddings": True, "use_sliding_window": True,
                               "sliding_window": 9, "max_window_layers": 1}),
     "qwen3": ("Qwen3Config", {"head_dim": 32}),
+    "qwen3_moe": ("Qwen3MoeConfig", {"head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2,
+                                     "moe_intermediate_size": 40, "norm_topk_prob": True}),
+    "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2,
+                                  "rope_theta": 1000.0}),
 }
 OTHERS = {
     "ministral": ("MinistralConfig", {"sliding_window": 9, "head_dim": 12,
@@ -51,12 +55,19 @@ NVME = {"zero_optimization.offload_param.device": "nvme",
         "zero_optimization.stage3_param_persistence_threshold": 0}
 
 
+def eager(model):
+    """With experts one by one, since grouped products have no float64."""
+    if hasattr(model.config, "num_experts"):
+        model.set_experts_implementation("eager")
+    return model
+
+
 def make_model(case, seed=3, stir=0.1, **more):
     """A model with weights so large that each of them matters."""
     kind, keys = {**CASES, **OTHERS}[case]
     torch.manual_seed(seed)
     config = getattr(transformers, kind)(**{**SIZES, **keys, **more}, bos_token_id=None, eos_token_id=None)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = eager(AutoModelForCausalLM.from_config(config, attn_implementation="eager"))
     with torch.no_grad():
         for value in model.parameters():
             value.add_(stir * torch.randn_like(value))
@@ -69,7 +80,7 @@ def loaded(folder):
                                                        attn_implementation="eager")
     problems = {problem: names for problem, names in info.items() if names}
     assert not problems, problems
-    return model.float()
+    return eager(model).float()
 
 
 TEMPLATE = """\
@@ -204,6 +215,8 @@ class Llamas(LlamaRuns):
                 unlike = {"transformers_version", "dtype", "_name_or_path"}
                 if not getattr(model.config, "use_sliding_window", True):
                     unlike.add("max_window_layers")  # unused without a window
+                if model.config.head_dim is None:
+                    unlike.add("head_dim")  # ours says what follows
                 theirs = {key: value for key, value in model.config.to_dict().items()
                           if key not in unlike}
                 ours = after.config.to_dict()
