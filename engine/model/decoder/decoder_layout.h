@@ -42,7 +42,7 @@ struct BlockParameters {
   BlockProducts projection;
   BlockProducts mlp_in;  // the gate first, if there is one; without a place with experts
   BlockProducts mlp_out;
-  // Of experts only. Matrices in sequence: [experts, hidden]; each expert's gate and up [width,
+  // Experts have matrices in sequence: [experts, hidden]; each expert's gate and up [width,
   // hidden]; and each expert's down [hidden, width].
   int router = kNoParameter;
   int expert_in = kNoParameter;   // the first expert's gate, then its up, the next one's gate, ...

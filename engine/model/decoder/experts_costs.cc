@@ -58,11 +58,14 @@ std::uint64_t experts_backward_bytes(const BlockSpec& block, const PassShape& pa
   const std::uint64_t down = bytes((gathered + peak.activated * wide) * pass.number_bytes +
                                    gradient_bytes(matrix, pass, options, peak)) +
                              copies(experts.width);
-  // The norm's output and its gradient, the gathered rows or their gradient, and their fp32 sum.
-  const std::uint64_t in =
-      bytes((2 * hidden + wide + gathered) * pass.number_bytes + hidden * kFp32Bytes +
-            gradient_bytes(2 * matrix, pass, options, peak)) +
-      copies(2 * experts.width);
+  // The norm's output and its gradient, the gathered rows or their gradient, and their sum, which
+  // is fp32 unless our own kernel computes it.
+  constexpr std::int64_t kPack = 8;
+  const bool is_fused = !options.cpu && pass.number_bytes < kFp32Bytes && block.hidden % kPack == 0;
+  const std::uint64_t in = bytes((2 * hidden + wide + gathered) * pass.number_bytes +
+                                 (is_fused ? 0 : hidden * kFp32Bytes) +
+                                 gradient_bytes(2 * matrix, pass, options, peak)) +
+                           copies(2 * experts.width);
   return std::max(down, in) + bytes(routing);
 }
 

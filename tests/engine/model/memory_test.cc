@@ -126,6 +126,15 @@ ModelShape shape_of(const Case& which) {
   if (which.model == "Llama") shape = llama({{"attention_bias", 1}, {"mlp_bias", 1}});
   if (which.model == "Qwen3")
     shape = llama({{"architecture", number_of(LlamaArchitecture::kQwen3)}, {"tied_head", 1}});
+  if (which.model == "Qwen3Moe")
+    shape = llama({{"architecture", number_of(LlamaArchitecture::kQwen3Moe)},
+                   {"experts", 8},
+                   {"experts_per_token", 3},
+                   {"expert_width", 96}});
+  if (which.model == "Mixtral")
+    shape = llama({{"architecture", number_of(LlamaArchitecture::kMixtral)},
+                   {"experts", 4},
+                   {"experts_per_token", 2}});
   if (which.model == "Mistral")
     shape = llama({{"architecture", number_of(LlamaArchitecture::kMistral)}, {"window", 32}});
   if (which.model == "Gpt2Erf") shape.numbers = {{"activation", 1}, {"tied_head", 0}};
@@ -247,6 +256,10 @@ const Case kCases[] = {{at::kFloat, 0},
                        {at::kBFloat16, 0, "Qwen3"},
                        {at::kFloat, 0, "Mistral"},
                        {at::kBFloat16, 0, "Mistral"},
+                       {at::kFloat, 0, "Qwen3Moe"},
+                       {at::kBFloat16, 0, "Qwen3Moe"},
+                       {at::kFloat, 0, "Mixtral"},
+                       {at::kBFloat16, 0, "Mixtral"},
                        {at::kBFloat16, 0.1, "Mistral"}};
 INSTANTIATE_TEST_SUITE_P(Dtypes, ModelMemory, testing::ValuesIn(kCases), name_of);
 INSTANTIATE_TEST_SUITE_P(Dtypes, ModelCudaMemory, testing::ValuesIn(kCases), name_of);
