@@ -36,6 +36,7 @@ TIMEOUT_S = 300
 MOST_REFUSED = 0.25
 FEWEST_CASES = 40  # with fewer, the share of refusals means little
 VOCAB = 61
+WITH_EXPERTS = ("qwen3_moe", "mixtral")
 COMPARED = ("step", "loss", "val_loss", "lr", "grad_norm", "loss_scale", "skipped", "unit_hashes")
 
 IN_PLACE = "run.checkpoint_in_place"
@@ -51,7 +52,8 @@ Outcome = collections.namedtuple("Outcome", "kind text")  # "same", "refused" or
 
 
 def draw_model(draw):
-    family = draw.choice(("gpt2", "llama", "llama", "mistral", "qwen2", "qwen3", "qwen3"))
+    family = draw.choice(("gpt2", "llama", "llama", "mistral", "qwen2", "qwen3", "qwen3",
+                          "qwen3_moe", "mixtral"))
     heads = draw.choice((2, 4))
     model = {"model.preset": "custom", "model.layers": draw.choice((2, 3)), "model.heads": heads,
              "model.hidden": heads * draw.choice((8, 10, 16)), "model.vocab": VOCAB,
@@ -63,7 +65,14 @@ def draw_model(draw):
     model.update({"model.family": "llama", "model.architecture": family,
                   "model.kv_heads": draw.choice((1, heads)),
                   "model.ffn_multiplier": draw.choice((2, 3))})
-    if family == "qwen3":
+    if family in WITH_EXPERTS:
+        experts = draw.choice((1, 2, 3, 8))
+        model.update({"model.experts": experts,
+                      "model.experts_per_token": draw.randint(1, min(experts, 4))})
+    if family == "qwen3_moe":
+        model.update({"model.expert_width": draw.choice((8, 12, 24)),
+                      "model.norm_topk_prob": draw.choice(("on", "off"))})
+    if family in ("qwen3", "qwen3_moe"):
         model["model.head_dim"] = draw.choice((8, 16, 32))
     if family != "llama" and draw.random() < 0.3:
         model["model.window"] = 5
@@ -72,8 +81,10 @@ def draw_model(draw):
     return model
 
 
-def draw_adapters(draw):
-    targets = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+def draw_adapters(draw, architecture):
+    targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    if architecture not in WITH_EXPERTS:
+        targets += ["gate_proj", "up_proj", "down_proj"]
     some = draw.sample(targets, draw.randint(1, len(targets)))
     return {"recipe.lora.rank": draw.choice((2, 4)), "recipe.lora.dropout": draw.choice((0, 0.2)),
             "recipe.lora.base_bits": draw.choice((16, 8)),
@@ -85,7 +96,7 @@ def draw_work(draw, data):
     """The settings that are the same in both ways."""
     work = draw_model(draw)
     if work["model.family"] == "llama" and draw.random() < 0.5:
-        work.update(draw_adapters(draw))
+        work.update(draw_adapters(draw, work["model.architecture"]))
     kind = draw.choice(("plain", "packed", "chat"))
     work["data.train"] = [str(data / f"{kind}.bin")]
     if kind != "plain":

@@ -37,6 +37,14 @@ BASES = {
     "qwen3_32b_lora_24gb": {**QWEN3, "hidden_size": 5120, "intermediate_size": 25600,
                             "num_hidden_layers": 64, "num_attention_heads": 64,
                             "num_key_value_heads": 8, "tie_word_embeddings": False},
+    "qwen3_30b_a3b_24gb": {**QWEN3, "model_type": "qwen3_moe",
+                           "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 2048,
+                           "intermediate_size": 6144, "moe_intermediate_size": 768,
+                           "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True,
+                           "decoder_sparse_step": 1, "mlp_only_layers": [],
+                           "output_router_logits": False, "router_aux_loss_coef": 0.001,
+                           "num_hidden_layers": 48, "num_attention_heads": 32,
+                           "num_key_value_heads": 4, "tie_word_embeddings": False},
     "llama3_8b_24gb": {"model_type": "llama", "architectures": ["LlamaForCausalLM"],
                        "attention_bias": False, "hidden_act": "silu", "hidden_size": 4096,
                        "intermediate_size": 14336, "max_position_embeddings": 131072,
@@ -140,8 +148,10 @@ class ReadyConfigurations(SluiceRuns):
         """A Hugging Face folder of the architecture, which is made once."""
         made, base = self.path / f"{architecture}-made", self.path / f"{architecture}-base"
         if not base.exists():
+            experts = {"experts": 4, "experts_per_token": 2} if "moe" in architecture else {}
             run = self.write_run({"model": {"preset": "custom", "family": "llama", "kv_heads": 1,
-                                            "architecture": architecture, "ffn_multiplier": 2},
+                                            "architecture": architecture, "ffn_multiplier": 2,
+                                            **experts},
                                   "bf16": {"enabled": True}})
             self.sluice("train", run, "--out", made, "--steps", 1, *words_of(SMALL), *words)
             self.sluice("export", made, base, "--tokenizer", "bytes")
