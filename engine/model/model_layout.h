@@ -88,7 +88,7 @@ class ModelLayout {
   // Over all units, without the gaps: of the model, and of the trained parameters.
   std::uint64_t parameter_elements() const;
   std::uint64_t trained_elements() const;
-  // Those of the model that compute a token: all, but for experts that are not chosen for it.
+  // The model's elements that compute a token: all, but for experts that are not chosen for it.
   std::uint64_t active_elements() const;
   // The bytes that one micro-batch passes from unit to unit.
   std::uint64_t unit_input_bytes(const PassShape& pass) const;

@@ -215,7 +215,7 @@ class Llamas(LlamaRuns):
                 unlike = {"transformers_version", "dtype", "_name_or_path"}
                 if not getattr(model.config, "use_sliding_window", True):
                     unlike.add("max_window_layers")  # unused without a window
-                if model.config.head_dim is None:
+                if getattr(model.config, "head_dim", 0) is None:
                     unlike.add("head_dim")  # ours says what follows
                 theirs = {key: value for key, value in model.config.to_dict().items()
                           if key not in unlike}

@@ -1,5 +1,5 @@
-// What experts cost in addition to their products: rows are gathered by expert, computed, and summed
-// again for each token. Without LibTorch.
+// What experts cost in addition to their products: rows are gathered by expert, computed, and
+// summed again for each token. Without LibTorch.
 #pragma once
 
 #include <cstdint>

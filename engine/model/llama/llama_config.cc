@@ -116,7 +116,7 @@ const Class& class_of(Architecture architecture) {
                        [&](const Class& one) { return one.architecture == architecture; });
 }
 
-// Those with a key that turns the window on.
+// Whether a key turns the window on.
 bool has_window_switch(Architecture architecture) {
   return architecture == Architecture::kQwen2 || architecture == Architecture::kQwen3 ||
          architecture == Architecture::kQwen3Moe;

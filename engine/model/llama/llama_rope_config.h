@@ -1,5 +1,5 @@
-// The rotary positions in a Llama's config.json: transformers 5's rope_parameters, or rope_theta and
-// rope_scaling of earlier versions. Without LibTorch.
+// The rotary positions in a Llama's config.json: transformers 5's rope_parameters, or rope_theta
+// and rope_scaling of earlier versions. Without LibTorch.
 #pragma once
 
 #include <cstdint>

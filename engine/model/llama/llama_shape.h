@@ -32,12 +32,12 @@ constexpr bool has_experts(LlamaArchitecture architecture) {
   return architecture == LlamaArchitecture::kQwen3Moe ||
          architecture == LlamaArchitecture::kMixtral;
 }
-// Those whose attention can have biases by choice, of all its products.
+// Whether attention can have biases by choice, of all its products.
 constexpr bool may_have_attention_bias(LlamaArchitecture architecture) {
   return architecture == LlamaArchitecture::kLlama || architecture == LlamaArchitecture::kQwen3 ||
          architecture == LlamaArchitecture::kQwen3Moe;
 }
-// Those whose blocks have the same window, or none.
+// Whether all blocks have the same window, or none.
 constexpr bool has_one_window(LlamaArchitecture architecture) {
   return architecture == LlamaArchitecture::kMistral || has_experts(architecture);
 }

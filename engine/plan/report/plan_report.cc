@@ -302,11 +302,12 @@ std::string what_if_table(const RunPlan& plan) {
 std::string format_plan(const config::Config& config, const RunPlan& plan,
                         const ClusterShape& cluster) {
   const StepPrediction& step = plan.placement.prediction;
-  std::string text =
-      config.model.family + " model with " + compact(static_cast<double>(plan.parameters)) +
-      " parameters, " + active_text(plan) + adapters_text(config, plan) + std::to_string(plan.tokens_per_step) +
-      " tokens per step, on " + (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) +
-      "\n" + ranks_text(plan) + "\n" + memory_table(plan) + "\n" + nvme_path_table(plan);
+  std::string text = config.model.family + " model with " +
+                     compact(static_cast<double>(plan.parameters)) + " parameters, " +
+                     active_text(plan) + adapters_text(config, plan) +
+                     std::to_string(plan.tokens_per_step) + " tokens per step, on " +
+                     (plan.machine.gpu.empty() ? plan.machine.cpu : plan.machine.gpu) + "\n" +
+                     ranks_text(plan) + "\n" + memory_table(plan) + "\n" + nvme_path_table(plan);
   if (!plan.placement.fits)
     return text + does_not_fit(config, plan) + "\n" + longest_sequence_text(config, plan) +
            described_text(plan);

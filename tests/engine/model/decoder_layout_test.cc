@@ -186,8 +186,8 @@ TEST(DecoderLayout, AdaptersComeAfterTheBlockInTheOrderOfTheirTargets) {
   EXPECT_THAT(layout.parameters.back().shape, ElementsAre(48, 2));
 }
 
-// Whatever the spec says, a token is multiplied by each number of each matrix once, but for those of
-// the experts that it does not choose.
+// Whatever the spec says, a token is multiplied by each number of each matrix once, except those of
+// experts that it does not choose.
 TEST(DecoderCosts, ProductsAreTheMatricesOfTheLayout) {
   for (const BlockSpec& block : {gpt2(), llama(), with_experts(LlamaArchitecture::kQwen3Moe),
                                  with_experts(LlamaArchitecture::kMixtral)}) {

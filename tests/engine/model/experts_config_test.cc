@@ -18,7 +18,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// As transformers 5.23 saves a small model.
+// The file that transformers 5.23 saves for a small model.
 const json& saved_qwen3_moe() {
   static const json saved = json::parse(R"({
     "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
