@@ -163,7 +163,8 @@ CONFIGURATIONS = {
     "heads": {"model.heads": 3},
     "custom": {"model.preset": "custom", "model.hidden": None, "model.layers": None},
     "families": {"model.preset": "gpt2-small", "model.family": "llama"},
-    "other_family": {"model.kv_heads": 2, "model.norm_epsilon": 0, "recipe.lora.rank": 4},
+    "other_family": {"model.family": "gpt2", "model.kv_heads": 2, "model.norm_epsilon": 0,
+                     "recipe.lora.rank": 4},
     "path_and_preset": {"model.path": "hf", "model.preset": "gpt2-small"},
     "no_rank": {"recipe.lora.alpha": 6, "recipe.lora.targets": "all-linear"},
     "targets": {"model": {"preset": "qwen3-0.6b"}, "recipe.lora.rank": 4, "recipe.lora.targets":
