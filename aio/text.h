@@ -25,6 +25,11 @@ std::string joined(std::span<const std::string> parts, std::string_view between 
 // Quoted for a shell if necessary, with single quotes.
 std::string shell_word(std::string_view word);
 
+// Untrusted text for a terminal. Characters that would move the cursor, change colours, hide text
+// or reverse it are shown as \x1b, \u202e or \U000e0001, except those in `kept`, which are ASCII.
+// Invalid UTF-8 is shown byte by byte.
+std::string printable(std::string_view text, std::string_view kept = "\t\n");
+
 // JSON on one line; bytes that are not UTF-8 are replaced.
 template <typename Json>
 std::string json_line(const Json& json) {

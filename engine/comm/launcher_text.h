@@ -16,10 +16,10 @@ namespace sluice::engine {
 // An Error of kInvalidArgument.
 Error wrong(std::string what);
 
-// A hostile value for a message: shortened, in printable characters.
+// A hostile value for a message: shortened, by printable().
 std::string quoted(std::string_view text);
 
-// Text of another process: cut after `most` bytes, control characters as \xNN; UTF-8 is kept.
+// Text of another process, on one line: cut after `most` bytes, by printable().
 std::string shown(std::string_view text, std::size_t most);
 
 // Only decimal digits, with a value up to `most`.

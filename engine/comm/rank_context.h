@@ -13,8 +13,7 @@
 // SLUICE_SECRET_FILE and SLUICE_LISTEN are obeyed under every launcher. If torchrun uses the port
 // for its own store (TORCHELASTIC_USE_AGENT_STORE), the next one is taken.
 //
-// All functions are pure: the environment is an argument, and only main() reads the process's own.
-// Threads: any.
+// Threads: read_launch() from any; the others are for the main thread, at start.
 // Errors:  kInvalidArgument with a sentence that names the variables and their values: an
 //          incomplete set, numbers that contradict each other, or two launchers that disagree.
 #pragma once
@@ -22,11 +21,14 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "aio/result.h"
 
 namespace sluice::engine {
+
+class Communicator;
 
 constexpr int kMaxRanks = 65536;
 constexpr std::uint16_t kDefaultMasterPort = 29500;
@@ -65,6 +67,15 @@ struct Launch {
 
 using Environment = std::map<std::string, std::string, std::less<>>;
 
+// The environment of this process.
+Environment own_environment();
+
+// Pure.
 Result<Launch> read_launch(const Environment& environment);
+
+// Connects this process with the other ranks, by TCP if the launcher tells where rank 0 listens and
+// otherwise by MPI, and waits for them. `listener`: rank 0's socket that already listens; -1: none.
+// Errors: those of the transports; kUnsupported if MPI is needed and its plug-in is missing.
+Result<std::unique_ptr<Communicator>> meet_ranks(const Launch& launch, int listener = -1);
 
 }  // namespace sluice::engine

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "engine/checkpoint/remove_checkpoint.h"
-#include "engine/comm/launched_ranks.h"
+#include "engine/comm/rank_context.h"
 #include "engine/config/report.h"
 #include "engine/config/resolve.h"
 #include "engine/module/module_run.h"

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/comm/launched_ranks.h"
+#include "engine/comm/rank_context.h"
 #include "engine/config/resolve.h"
 #include "engine/module/family_model.h"
 #include "engine/module/module_layout.h"

@@ -47,5 +47,27 @@ TEST(Text, QuotesWhatAShellWouldTakeApart) {
   EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
 }
 
+TEST(PrintableText, EscapesWhatWouldChangeATerminalAndNothingElse) {
+  EXPECT_EQ(printable("\x1b[2Jx\r\b\x7f"), "\\x1b[2Jx\\x0d\\x08\\x7f");
+  EXPECT_EQ(printable(std::string("a\0b", 3)), "a\\x00b");
+  EXPECT_EQ(printable("a\tb\nc"), "a\tb\nc");
+  EXPECT_EQ(printable("\u009b31m"), "\\x9b31m");  // CSI in one character
+  EXPECT_EQ(printable("\u202eevil\u2066\ufeff\u200b\u2028"),
+            "\\u202eevil\\u2066\\ufeff\\u200b\\u2028");
+  EXPECT_EQ(printable("\U000e0041"), "\\U000e0041");
+  const std::string harmless =
+      "Grüße, 你好, \U0001f600, क्‍ष, می‌خواهم, \\x1b";
+  EXPECT_EQ(printable(harmless), harmless);
+  EXPECT_EQ(printable("a\tb\nc", ""), "a\\x09b\\x0ac");
+}
+
+TEST(PrintableText, ShowsWhatIsNotUtf8ByteByByte) {
+  EXPECT_EQ(printable("\xff\xc3"), "\\xff\\xc3");
+  EXPECT_EQ(printable("\xc0\x9b"), "\\xc0\\x9b");   // an overlong control character
+  EXPECT_EQ(printable("\xed\xa0\x80"), "\\ud800");  // half of a surrogate pair
+  EXPECT_EQ(printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");
+  EXPECT_EQ(printable("\xe2\x82z"), "\\xe2\\x82z");
+}
+
 }  // namespace
 }  // namespace sluice

@@ -353,7 +353,7 @@ class Ranks(RankRuns):
         self.assertLess(time.monotonic() - begin, 30)
         for hosts, why in (("other slots=1\nsecond slots=1\n", "not this host"),
                            ("\x1b[2Jother slots=1\nsecond slots=1\n",
-                            "is '?[2Jother'"),
+                            r"is '\x1b[2Jother'"),
                            ("localhost slots=1\nb slots=1\n", "a different machine"),
                            ("one two\n", "line 1 of"),
                            (f"{socket.gethostname()} slots=65000\nsecond slots=1\n",
@@ -370,14 +370,25 @@ class Ranks(RankRuns):
         self.assertIn("elsewhere is a folder", refused.stderr)
 
     def test_of_another_host_have_bounds(self):
-        for ranks in ("0:1000000:1000001:29500", "0:2:1:29500", "1:1:65537:29500", "2:1:2:29500",
-                      "0:1:1:70000", "0:99999999999:2:1", "-1:1:2:29500", "0:0:2:29500"):
+        """The starter of another host's ranks checks what the first host tells it."""
+        host = {"SLUICE_STARTED_AS": "host", "RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "0",
+                "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "first", "MASTER_PORT": "29500"}
+        for name, value in (("WORLD_SIZE", "1000001"), ("WORLD_SIZE", "1"), ("RANK", "3"),
+                            ("RANK", "-1"), ("LOCAL_WORLD_SIZE", "4"), ("LOCAL_WORLD_SIZE", "0"),
+                            ("LOCAL_WORLD_SIZE", "99999999999"), ("MASTER_PORT", "70000")):
             refused = subprocess.run(
                 [SLUICE, "train", self.config, "--out", "run"], cwd=self.path, check=False,
-                env={**os.environ, "SLUICE_HOST_RANKS": f"{ranks}:first 7"}, text=True,
-                capture_output=True, stdin=subprocess.DEVNULL, timeout=WAIT_S)
+                env={**os.environ, **host, name: value}, text=True, input="secret\n",
+                capture_output=True, timeout=WAIT_S)
             self.assertEqual(refused.returncode, 2, refused.stderr)
-            self.assertIn("sluice train --hostfile", refused.stderr)
+            self.assertIn(name, refused.stderr)
+        for secret in ("", "\n", "x" * 1000):
+            refused = subprocess.run(
+                [SLUICE, "train", self.config, "--out", "run"], cwd=self.path, check=False,
+                env={**os.environ, **host}, text=True, input=secret, capture_output=True,
+                timeout=WAIT_S)
+            self.assertEqual(refused.returncode, 2, refused.stderr)
+            self.assertIn("run's secret", refused.stderr)
 
     def test_are_traced_in_one_file_and_counted_together(self):
         self.sluice("train", self.config, "--out", self.path / "run", "--ranks", 2, "--trace",

@@ -1,7 +1,6 @@
-// ChildProcess: a child program that reads one line per request and answers it with one line.
+// ChildProcess: a child program. It may read one line per request and answer it with one line.
 //
-// The child reads from one end of a socket as its standard input and writes its answers there. Its
-// standard output and error are redirected to this program's standard error, or to a file. The
+// The child's standard input is one end of a socket, which carries requests and answers. The
 // destructor closes the socket, which ends a child that reads its input, and waits for the child.
 //
 // Threads: one.
@@ -10,35 +9,37 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "aio/regular_file.h"
 #include "aio/result.h"
-#include "tools/support/scripts.h"  // find_script()
 
 namespace sluice::tools {
 
+struct ChildOptions {
+  // The descriptor that becomes its standard output and error. -1: it has this process's own.
+  int output = 2;
+  bool own_group = false;  // keeps a terminal's Ctrl-C from reaching the child
+};
+
 class ChildProcess {
  public:
-  struct Options {
-    int output = 2;          // descriptor that becomes the child's standard output and error
-    bool own_group = false;  // keeps a terminal's Ctrl-C from reaching the child
-  };
-  // words[0]: the program's path.
-  static Result<ChildProcess> start(const std::vector<std::string>& words, const Options& options);
-  static Result<ChildProcess> start(const std::vector<std::string>& words) {
-    return start(words, Options());
-  }
+  // words[0]: the program's path, or its name in PATH.
+  static Result<std::unique_ptr<ChildProcess>> start(std::vector<std::string> words,
+                                                     const ChildOptions& options = {});
   ~ChildProcess();
-  ChildProcess(ChildProcess&& other) noexcept;
-  ChildProcess& operator=(ChildProcess&& other) = delete;
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
 
-  // Lines and answers have no line ends. An answer has at most 64 MiB.
-  Result<std::string> ask(const std::string& line);
-  // Calls `go_on` ten times a second while waiting for the answer; returns kCancelled once it
-  // returns false.
-  Result<std::string> ask(const std::string& line, const std::function<bool()>& go_on);
+  // Lines and answers have no line ends. An answer has at most 64 MiB. Calls `go_on` ten times a
+  // second while waiting; returns kCancelled once it returns false.
+  Result<std::string> ask(const std::string& line, const std::function<bool()>& go_on = {});
+  // Without an answer. False: the child has closed its input.
+  bool tell(const std::string& line);
 
+  void send_signal(int number) const;
   // Sends SIGTERM, then SIGKILL if the child has not ended after `patience_s`. ask() must not be
   // called afterwards.
   void stop(double patience_s);
@@ -51,23 +52,21 @@ class ChildProcess {
   // Closes the socket and detaches from the child, which keeps running.
   void leave();
 
-  int process() const { return process_; }  // -1: it has ended
-  // "by signal 9 (Killed)" or "with exit code 1" if the child ended by itself; otherwise empty.
-  const std::string& ending() const { return ending_; }
-  int ended_by_signal() const { return ended_by_signal_; }  // 0: none
+  // Once it has ended: "by signal 9 (Killed), as the kernel does when memory runs out" or "with
+  // exit code 1"; otherwise empty.
+  std::string ending() const;
+  // Once it has ended, as a shell has it: 128 + the number of a signal; otherwise 0.
+  int exit_code() const;
 
  private:
   ChildProcess(std::string program, int socket, int process)
       : program_(std::move(program)), socket_(socket), process_(process) {}
-  Error ended();
-  void note_ending(int status);
-  Status send_line(const std::string& line);
+  void reap(int flags);
 
-  std::string program_;
-  int socket_ = -1;
-  int process_ = -1;
-  std::string ending_;
-  int ended_by_signal_ = 0;
+  const std::string program_;
+  aio::OwnedDescriptor socket_;
+  int process_;       // -1: it has ended
+  int status_ = -1;   // as waitpid() reports it; -1: it runs
   std::string read_;  // received after the last answer
 };
 

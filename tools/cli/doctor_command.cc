@@ -59,25 +59,26 @@ doctor::ProgramEnd run_program(const std::vector<std::string>& words, int patien
     end.ending = std::string("its output cannot be kept: ") + std::strerror(errno);
     return end;
   }
-  auto child = ChildProcess::start(words, {.output = output, .own_group = true});
-  end.started = child.ok();
-  if (child.ok()) {
+  auto begun = ChildProcess::start(words, {.output = output, .own_group = true});
+  end.started = begun.ok();
+  if (begun.ok()) {
+    ChildProcess& child = **begun;
     const SteadyClock clock;
     const std::int64_t deadline_ns = clock.now_ns() + std::int64_t{patience_s} * 1'000'000'000;
     constexpr useconds_t kPollUs = 2000;
-    while (child->runs() && clock.now_ns() < deadline_ns) ::usleep(kPollUs);
-    end.timed_out = child->runs();
+    while (child.runs() && clock.now_ns() < deadline_ns) ::usleep(kPollUs);
+    end.timed_out = child.runs();
     if (end.timed_out) {
-      ::kill(child->process(), SIGKILL);
-      child->leave();
+      child.send_signal(SIGKILL);
+      child.leave();
       end.ending = "it did not end within " + std::to_string(patience_s) + " s";
     } else {
-      end.ending = "it ended " + child->ending();
-      end.ended_well = child->ending() == "with exit code 0";
+      end.ending = "it ended " + child.ending();
+      end.ended_well = child.ending() == "with exit code 0";
     }
     end.output = text_of(output);
   } else {
-    end.ending = child.error().message();
+    end.ending = begun.error().message();
   }
   ::close(output);
   return end;

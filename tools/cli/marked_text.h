@@ -1,8 +1,6 @@
 // Text from token files for a terminal or a pipe, with the trained parts marked.
 //
-// The text is untrusted: characters that would move a terminal's cursor, change its colours, hide
-// text or reverse it are shown as \x1b, \u202e or \U000e0001. Line feeds and tabs stay. Invalid
-// UTF-8 is shown byte by byte.
+// The text is untrusted, and shown by printable().
 //
 // Threads: any. Errors: none.
 #pragma once
@@ -12,8 +10,6 @@
 #include <string_view>
 
 namespace sluice::tools {
-
-std::string printable(std::string_view text);
 
 struct TextSegment {
   std::string text;

@@ -93,10 +93,10 @@ Monitors::Monitors(const config::Config& config, const std::string& run_dir) {
   said_ = ::memfd_create(kProgram, MFD_CLOEXEC);
   std::vector<std::string> words = words_of(config, run_dir);
   words.insert(words.begin(), program);
-  auto started =
-      ChildProcess::start(words, {.output = said_ >= 0 ? said_ : STDERR_FILENO, .own_group = true});
+  auto started = ChildProcess::start(
+      std::move(words), {.output = said_ >= 0 ? said_ : STDERR_FILENO, .own_group = true});
   if (started.ok())
-    child_ = std::make_unique<ChildProcess>(*std::move(started));
+    child_ = *std::move(started);
   else
     log::warning("metrics are not exported: " + started.error().message());
 }

@@ -7,8 +7,8 @@
 #include <system_error>
 #include <vector>
 
-#include "tools/cli/child_process.h"
 #include "tools/cli/command.h"
+#include "tools/support/scripts.h"
 
 namespace sluice::tools {
 namespace {

@@ -1,362 +1,390 @@
 #include "tools/cli/start_ranks.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <iostream>
 #include <iterator>
-#include <numeric>
-#include <optional>
-#include <random>
+#include <memory>
 #include <sstream>
-#include <string>
 #include <string_view>
 #include <thread>
-#include <type_traits>
 #include <utility>
+#include <vector>
 
+#include "aio/machine_info.h"
+#include "aio/mount_table.h"
 #include "aio/text.h"
+#include "aio/units.h"
+#include "engine/comm/host_lists.h"
 #include "engine/comm/launcher_text.h"
 #include "engine/comm/run_key.h"
-#include "tools/cli/rank_process.h"
+#include "engine/comm/tcp_socket.h"
+#include "engine/device/gpu.h"
+#include "tools/cli/child_process.h"
+#include "tools/cli/option_checks.h"
 #include "tools/support/interrupt.h"
 
 namespace sluice::tools {
 namespace {
 
-constexpr const char* kListener = "SLUICE_LISTENER";  // a descriptor, for the first rank
-constexpr const char* kStarter = "SLUICE_STARTER";    // for each rank: a pipe whose close ends it
-constexpr const char* kHostRanks = "SLUICE_HOST_RANKS";  // from run_hosts(), for another host
+constexpr const char* kListener = "SLUICE_LISTENER";     // a descriptor, for the first rank
+constexpr const char* kStartedAs = "SLUICE_STARTED_AS";  // one of the following
+constexpr const char* kRank = "rank";                    // its standard input ends with its starter
+constexpr const char* kHost = "host";                    // starts the ranks of its host
 
-Error system_error(const char* what) {
-  return Error(ErrorCode::kIo, std::string(what) + ": " + std::strerror(errno));
+std::string_view variable(const char* name) {
+  const char* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): at the start
+  return value == nullptr ? "" : value;
 }
 
-std::string new_job() {
-  std::random_device random;
-  return std::to_string(random()) + std::to_string(random());
+// For this process and those that it starts.
+void set_variable(const std::string& name, const std::string& value) {
+  setenv(name.c_str(), value.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): at the start
 }
 
-// A pipe that ties children to this process: a child has one end and sees the other close when this
-// process ends, even if it looks only later. The kernel's parent-death signal has two drawbacks. It
-// is lost if the parent ends before the rank asks for it. It also arrives more than once from a
-// process with several threads, and a second SIGTERM means an immediate stop.
-struct Lifeline {
-  int held = -1;
-  int handed = -1;
-
-  Lifeline() = default;
-  Lifeline(const Lifeline&) = delete;
-  Lifeline& operator=(const Lifeline&) = delete;
-  ~Lifeline() {
-    if (held >= 0) close(held);
-    if (handed >= 0) close(handed);
-  }
-  Status open() {
-    std::array<int, 2> ends{};
-    if (pipe2(ends.data(), O_CLOEXEC) != 0) return system_error("pipe");
-    handed = ends[0];
-    held = ends[1];
-    return {};
-  }
+// A rank, or the process that starts another host's ranks.
+struct Child {
+  std::string name;
+  bool is_rank = true;
+  std::unique_ptr<ChildProcess> process;
+  bool has_ended = false;
 };
 
-// A free port of this machine, reserved until the first rank listens there.
-struct Listener {
-  int socket = -1;
-  int port = 0;
-
-  Listener() = default;
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
-  ~Listener() {
-    if (socket >= 0) close(socket);
-  }
-  Status open() {
-    socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (socket < 0) return system_error("socket");
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    auto* const generic = reinterpret_cast<sockaddr*>(&address);
-    if (bind(socket, generic, size) != 0) return system_error("bind");
-    if (listen(socket, SOMAXCONN) != 0) return system_error("listen");
-    if (getsockname(socket, generic, &size) != 0) return system_error("getsockname");
-    port = ntohs(address.sin_port);
-    return {};
-  }
-};
-
-// A pipe that holds one line, for a process on another host. Other users there can read command
-// lines and environments, but not this.
-struct InputLine {
-  int reads = -1;
-
-  InputLine() = default;
-  InputLine(const InputLine&) = delete;
-  InputLine& operator=(const InputLine&) = delete;
-  ~InputLine() {
-    if (reads >= 0) close(reads);
-  }
-  Status open(const std::string& line) {
-    std::array<int, 2> ends{};
-    if (pipe2(ends.data(), O_CLOEXEC) != 0) return system_error("pipe");
-    reads = ends[0];
-    const std::string text = line + "\n";  // fits into a pipe's buffer
-    const bool is_written =
-        write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
-    close(ends[1]);
-    return is_written ? Status() : system_error("write");
-  }
-};
-
-Variables environment_of(const HostRanks& ranks, int local, const HandedDown& handed) {
-  Variables variables;
-  const auto set = [&](const char* name, const auto& value) {
-    if constexpr (std::is_integral_v<std::decay_t<decltype(value)>>)
-      variables.set(name, std::to_string(value));
-    else
-      variables.set(name, value);
-  };
-  set("RANK", ranks.first + local);
-  set("WORLD_SIZE", ranks.world);
-  set("LOCAL_RANK", local);
-  set("LOCAL_WORLD_SIZE", ranks.count);
-  set("MASTER_ADDR", ranks.master_address);
-  set("MASTER_PORT", ranks.master_port);
-  set("SLUICE_JOB", ranks.job);
-  set("SLUICE_SECRET", ranks.secret);
-  // In case a launcher has started this process: the port does not belong to that launcher's store.
-  set("TORCHELASTIC_USE_AGENT_STORE", std::string("False"));
-  set(kStarter, handed.lifeline);
-  if (handed.listener >= 0) set(kListener, handed.listener);
-  return variables;
+// Reports the end of a rank that could not report it itself. One write, since the other ranks write
+// to the same terminal.
+void report_end(const Child& child, int saved_code) {
+  const std::string ending = child.process->ending();
+  if (child.is_rank ? ending.starts_with("by signal") : child.process->exit_code() != saved_code)
+    std::cerr << (child.name + (child.is_rank ? " was ended " : ": its ranks ended ") + ending +
+                  "\n");
 }
 
-// `handed`: its listener goes to the first rank.
-Status start_local(std::vector<std::string> words, const HostRanks& ranks, HandedDown handed,
+// `started`: an error ends the children that were already started.
+Result<int> wait_for_all(std::vector<Child> children, Status started, int saved_code) {
+  if (!started.ok()) {
+    for (const Child& child : children) child.process->stop(0);
+    return std::move(started).error();
+  }
+  using Clock = std::chrono::steady_clock;
+  const Interrupt interrupt;
+  bool told = false;
+  // After one rank fails, the others notice it within seconds, unless they still wait for all ranks
+  // to connect. Such ranks are asked to end, and finally killed.
+  std::optional<Clock::time_point> due_at;
+  bool has_asked = false;
+  int first_code = 0;
+  int other_code = 0;
+  for (std::size_t left = children.size(); left > 0;
+       std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
+    // Unchanged, since a scheduler's warning must not count as a stop.
+    if (interrupt.requested() && !std::exchange(told, true))
+      children.front().process->send_signal(interrupt.first_signal());
+    if (due_at && Clock::now() >= *due_at) {
+      due_at = Clock::now() + std::chrono::minutes(1);
+      const int signal = std::exchange(has_asked, true) ? SIGKILL : SIGTERM;
+      for (const Child& child : children) child.process->send_signal(signal);
+    }
+    for (Child& child : children) {
+      if (child.has_ended || child.process->runs()) continue;
+      child.has_ended = true;
+      --left;
+      const int code = child.process->exit_code();
+      if (code != 0 && code != saved_code && !due_at)
+        due_at = Clock::now() + std::chrono::seconds(5);
+      if (code == 0 || has_asked) continue;
+      report_end(child, saved_code);
+      int& counts = &child == children.data() ? first_code : other_code;
+      if (counts == 0) counts = code;
+    }
+  }
+  return first_code != 0 ? first_code : std::min(other_code, 1);
+}
+
+// kOutOfMemory if the bare processes of that many ranks do not fit into this machine's memory.
+Status check_memory(int ranks) {
+  constexpr std::uint64_t kOfARank = 256 * kMiB;  // LibTorch and some overhead
+  const std::uint64_t available = aio::available_ram_bytes();
+  const std::uint64_t fit = available / kOfARank;
+  if (available == 0 || static_cast<std::uint64_t>(ranks) <= fit) return {};
+  return Error(ErrorCode::kOutOfMemory,
+               counted(ranks, "rank") + " on this machine, which has " + format_bytes(available) +
+                   " of free memory within the limits of its control groups: each needs " +
+                   format_bytes(kOfARank) + " before it reads any data. Start at most " +
+                   std::to_string(fit) + " here, or free or allow more memory");
+}
+
+// Checks this machine's GPUs before ranks are started for them.
+Status check_gpus(int wanted) {
+  if (!engine::has_cuda_code()) return engine::no_cuda();
+  const int there = engine::gpu_count();
+  if (wanted <= there) return {};
+  return engine::wrong("--gpus " + std::to_string(wanted) + ", but this process sees " +
+                       counted(there, "GPU") +
+                       " (CUDA_VISIBLE_DEVICES): use at most that many, or --ranks with "
+                       "run.device \"cpu\"");
+}
+
+// The variables of one rank, or of the process that starts a host's ranks.
+engine::Environment variables_of(const engine::Launch& launch, int local, const char* started_as) {
+  return {{"RANK", std::to_string(launch.context.rank + local)},
+          {"WORLD_SIZE", std::to_string(launch.context.world)},
+          {"LOCAL_RANK", std::to_string(local)},
+          {"LOCAL_WORLD_SIZE", std::to_string(launch.context.local_world)},
+          {"MASTER_ADDR", launch.master_address},
+          {"MASTER_PORT", std::to_string(launch.master_port)},
+          {"SLUICE_JOB", launch.job},
+          // In case a launcher has started this process: the port does not belong to its store.
+          {"TORCHELASTIC_USE_AGENT_STORE", "False"},
+          {kStartedAs, started_as}};
+}
+
+// The command line of this process, for another path of the program.
+std::vector<std::string> own_words(const std::string& program) {
+  std::istringstream line(aio::read_text("/proc/self/cmdline"));
+  std::vector<std::string> words = {program};
+  std::string word;
+  std::getline(line, word, '\0');
+  while (std::getline(line, word, '\0')) words.push_back(word);
+  return words;
+}
+
+// The words after `shell` and the host: a command line for that host's shell.
+std::string remote_line(const engine::Launch& launch) {
+  std::string line = "cd " + shell_word(std::filesystem::current_path().string()) + " && exec env";
+  for (const auto& [name, value] : engine::own_environment()) {
+    const bool is_sent = name.starts_with("NCCL_") || name.starts_with("OMP_") || name == "PATH" ||
+                         name == "LD_LIBRARY_PATH";
+    if (is_sent && name != "NCCL_HOSTID")  // which belongs to this host
+      line += " " + shell_word(name + "=" + value);
+  }
+  for (const auto& [name, value] : variables_of(launch, 0, kHost))
+    line += " " + shell_word(name + "=" + value);
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  for (const std::string& word : own_words(program)) line += " " + shell_word(word);
+  return line;
+}
+
+// The other hosts' users can read command lines and environments, but not standard input.
+Status start_host(const std::string& shell, const std::string& host, const engine::Launch& launch,
+                  std::vector<Child>& children) {
+  std::istringstream stream(shell);
+  std::vector<std::string> words{std::istream_iterator<std::string>(stream), {}};
+  if (words.empty()) return engine::wrong("the command of --ssh is empty");
+  words.insert(words.end(), {host, remote_line(launch)});
+  const std::string name = "host " + host;
+  auto started = ChildProcess::start(std::move(words), {.output = -1, .own_group = true});
+  if (!started.ok()) return std::move(started).error().with_context(name);
+  (*started)->tell(launch.secret);
+  (*started)->end_input();
+  children.push_back({.name = name, .is_rank = false, .process = *std::move(started)});
+  return {};
+}
+
+// Starts the ranks of this host, where the first one has the rank of `launch`, before the others in
+// `children`.
+Status start_local(const engine::Launch& launch, engine::FileDescriptor listener,
                    std::vector<Child>& children) {
-  SLUICE_RETURN_IF_ERROR(check_memory(ranks.count));
-  words.front() = "/proc/self/exe";
-  for (int local = 0; local < ranks.count; ++local) {
-    const int rank = ranks.first + local;
-    pid_t process = 0;
-    const int failed = start(words, environment_of(ranks, local, handed), handed, process);
-    if (failed != 0) return not_started("rank " + std::to_string(rank), failed, children);
-    children.push_back({.process = process, .host = {}, .rank = rank});
-    handed.listener = -1;
+  const std::vector<std::string> words = own_words("/proc/self/exe");
+  set_variable("SLUICE_SECRET", launch.secret);
+  if (listener.is_open()) fcntl(listener.get(), F_SETFD, 0);  // not closed on exec
+  for (int local = 0; local < launch.context.local_world; ++local) {
+    for (const auto& [name, value] : variables_of(launch, local, kRank)) set_variable(name, value);
+    set_variable(kListener, std::to_string(listener.get()));
+    const std::string name = "rank " + std::to_string(launch.context.rank + local);
+    auto started = ChildProcess::start(words, {.output = -1, .own_group = true});
+    if (!started.ok()) return std::move(started).error().with_context(name);
+    children.insert(children.begin() + local, Child{.name = name, .process = *std::move(started)});
+    listener.close();
   }
   return {};
 }
 
-// A host name without its domain.
-std::string_view short_name(std::string_view host) { return host.substr(0, host.find('.')); }
-
 bool is_this_host(std::string_view host) {
   std::array<char, 256> own{};
   if (gethostname(own.data(), own.size() - 1) != 0) own = {};
-  return host == "localhost" || host == "127.0.0.1" || host == own.data() ||
-         short_name(host) == short_name(own.data());
-}
-
-std::string text_of(const HostRanks& ranks) {
-  return std::to_string(ranks.first) + ":" + std::to_string(ranks.count) + ":" +
-         std::to_string(ranks.world) + ":" + std::to_string(ranks.master_port) + ":" +
-         ranks.master_address + " " + ranks.job;
-}
-
-// The command line for another host's shell.
-Result<std::string> remote_line(const std::vector<std::string>& words, const HostRanks& ranks) {
-  std::error_code error;
-  const std::string folder = std::filesystem::current_path(error).string();
-  if (error) return Error(ErrorCode::kIo, "the current folder cannot be read: " + error.message());
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe", error).string();
-  if (error) return Error(ErrorCode::kIo, "/proc/self/exe cannot be read: " + error.message());
-  std::string line = "cd " + shell_word(folder) + " && exec env";
-  for (char** it = environ; *it != nullptr; ++it) {
-    const std::string_view variable(*it);
-    const auto begins = [&](std::string_view name) { return variable.starts_with(name); };
-    if (begins("NCCL_HOSTID=")) continue;  // belongs to this host
-    if (begins("NCCL_") || begins("OMP_") || begins("PATH=") || begins("LD_LIBRARY_PATH="))
-      line += " " + shell_word(std::string(variable));
-  }
-  line += " " + shell_word(kHostRanks + ("=" + text_of(ranks))) + " " + shell_word(program);
-  for (std::size_t i = 1; i < words.size(); ++i) line += " " + shell_word(words[i]);
-  return line;
-}
-
-std::vector<std::string> split(const std::string& text) {
-  std::istringstream stream(text);
-  return {std::istream_iterator<std::string>(stream), std::istream_iterator<std::string>()};
+  const auto without_domain = [](std::string_view name) { return name.substr(0, name.find('.')); };
+  return engine::is_loopback(host) || without_domain(host) == without_domain(own.data());
 }
 
 Status check_hosts(const std::vector<engine::HostSlots>& hosts) {
   const std::string first = hosts.front().address();
   if (!is_this_host(first))
-    return Error(ErrorCode::kInvalidArgument,
-                 "the first host of the hostfile is " + engine::quoted(first) +
-                     ", which is not this host: start the run there, or put this host first");
-  const bool is_loopback = first == "localhost" || first == "127.0.0.1";
-  if (hosts.size() > 1 && is_loopback)
-    return Error(ErrorCode::kInvalidArgument, "the first host of the hostfile is " + first +
-                                                  ", which is a different machine for each host: "
-                                                  "write the name by which the others reach it");
+    return engine::wrong("the first host of the hostfile is " + engine::quoted(first) +
+                         ", which is not this host: start the run there, or put this host first");
+  if (hosts.size() > 1 && engine::is_loopback(first))
+    return engine::wrong("the first host of the hostfile is " + first +
+                         ", which is a different machine for each host: write the name by which "
+                         "the others reach it");
   return {};
 }
 
-// Reads the run's secret, as InputLine sends it, and not one byte more.
-Result<std::string> line_of_input() {
-  constexpr std::size_t kMostBytes = 256;
-  std::string line;
-  char next = 0;
-  while (line.size() < kMostBytes) {
-    const ssize_t got = read(STDIN_FILENO, &next, 1);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0 || next == '\n') break;
-    line += next;
+// Starts one rank per slot; the first host is this one.
+Result<int> run_hosts(const std::vector<engine::HostSlots>& hosts, const RankOptions& options,
+                      int saved_code) {
+  SLUICE_RETURN_IF_ERROR(check_memory(hosts.front().slots));
+  engine::Launch launch{.context = {.world = 0},
+                        .master_address = hosts.front().address(),
+                        .master_port = static_cast<std::uint16_t>(options.master_port),
+                        .job = engine::new_secret().substr(0, 16),
+                        .secret = engine::new_secret()};
+  for (const engine::HostSlots& host : hosts) launch.context.world += host.slots;
+  engine::FileDescriptor listener;
+  if (hosts.size() == 1) {
+    launch.master_address = "127.0.0.1";
+    SLUICE_ASSIGN_OR_RETURN(listener,
+                            engine::listen_at(launch.master_address, 0, engine::Reach::kThisHost));
+    launch.master_port = engine::port_of(listener);
   }
-  if (next == '\n' && !line.empty()) return line;
-  return Error(ErrorCode::kInvalidArgument,
-               "the run's secret did not arrive on standard input: the command of --ssh must pass "
-               "it on, as ssh does (docker exec -i, kubectl exec -i)");
+  std::vector<Child> children;
+  Status started;
+  launch.context.rank = launch.context.world;
+  for (std::size_t i = hosts.size(); i-- > 0 && started.ok();) {
+    launch.context.local_world = hosts[i].slots;
+    launch.context.rank -= hosts[i].slots;
+    started = i > 0 ? start_host(options.shell, hosts[i].host, launch, children)
+                    : start_local(launch, std::move(listener), children);
+  }
+  return wait_for_all(std::move(children), std::move(started), saved_code);
 }
 
-// The descriptor in an environment variable; -1: not set.
-int descriptor_of(const char* variable) {
-  const char* const named = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): at the start
-  const std::string_view text(named == nullptr ? "" : named);
-  int descriptor = -1;
-  std::from_chars(text.data(), text.data() + text.size(), descriptor);
-  return descriptor;
+Result<std::vector<engine::HostSlots>> read_hostfile(const std::string& path) {
+  std::error_code none;
+  if (std::filesystem::is_directory(path, none))
+    return engine::wrong("the hostfile " + path + " is a folder");
+  if (access(path.c_str(), R_OK) != 0)
+    return Error(ErrorCode::kNotFound, "the hostfile " + path + " cannot be read");
+  auto hosts = engine::parse_hostfile(aio::read_text(path));
+  if (!hosts.ok()) return std::move(hosts).error().with_context(path);
+  SLUICE_RETURN_IF_ERROR(check_hosts(*hosts));
+  return hosts;
+}
+
+// In a process that run_hosts() has started on another host, with the secret on standard input.
+Result<int> run_this_host(engine::Launch launch, int saved_code) {
+  constexpr std::size_t kMostBytes = 256;
+  char next = 0;
+  launch.secret.clear();  // another one of this host's environment
+  while (launch.secret.size() < kMostBytes && read(STDIN_FILENO, &next, 1) == 1 && next != '\n')
+    launch.secret += next;
+  if (next != '\n' || launch.secret.empty())
+    return engine::wrong(
+        "the run's secret did not arrive on standard input: the command of --ssh must pass it on, "
+        "as ssh does (docker exec -i, kubectl exec -i)");
+  SLUICE_RETURN_IF_ERROR(check_memory(launch.context.local_world));
+  std::vector<Child> children;
+  Status started = start_local(launch, {}, children);
+  return wait_for_all(std::move(children), std::move(started), saved_code);
 }
 
 }  // namespace
 
-Result<std::vector<std::string>> own_words() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  const std::string all{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (all.empty()) return Error(ErrorCode::kIo, "/proc/self/cmdline cannot be read");
-  std::vector<std::string> words;
-  for (std::size_t begin = 0; begin < all.size();) {
-    const std::size_t end = std::min(all.find('\0', begin), all.size());
-    words.push_back(all.substr(begin, end - begin));
-    begin = end + 1;
+void add_rank_options(CLI::App& command, RankOptions& options) {
+  auto* const ranks =
+      command
+          .add_option("--ranks", options.ranks,
+                      "Starts this many ranks on this machine, which share its cores, memory and "
+                      "drives; torchrun --no-python, mpirun and srun can start ranks too")
+          ->type_name("N")
+          ->check(at_least(1));
+  auto* const gpus = command
+                         .add_option("--gpus", options.gpus,
+                                     "Trains on this many GPUs of this machine, with one rank each")
+                         ->type_name("N")
+                         ->check(at_least(1))
+                         ->excludes(ranks);
+  auto* const hostfile =
+      command
+          .add_option("--hostfile", options.hostfile,
+                      "Starts ranks on several hosts by ssh: a DeepSpeed hostfile with lines 'HOST "
+                      "slots=N', this host first. All hosts need the run's folder, the data and "
+                      "this program at the same paths")
+          ->type_name("FILE")
+          ->excludes(ranks)
+          ->excludes(gpus);
+  command
+      .add_option(
+          "--ssh", options.shell,
+          "Command that reaches a host; it gets the host and a shell command line, and must "
+          "pass standard input on [ssh -o BatchMode=yes]")
+      ->type_name("COMMAND")
+      ->needs(hostfile);
+  command
+      .add_option("--master-port", options.master_port,
+                  "Port at which the first rank waits for the others [29500]")
+      ->type_name("PORT")
+      ->check(CLI::Range(1, 65535))
+      ->needs(hostfile);
+}
+
+void prefer_asked_ranks(const RankOptions& options, engine::Environment& environment) {
+  if (!options.are_wanted() || is_started_rank()) return;
+  // srun sets these for each task that it starts.
+  for (const char* name : {"SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"})
+    if (environment.contains(name)) return;
+  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID"}) {
+    environment.erase(name);
+    unsetenv(name);  // NOLINT(concurrency-mt-unsafe): at the start
   }
-  return words;
 }
 
-Result<int> run_ranks(const std::vector<std::string>& words, int ranks, int saved_code) {
-  Listener listener;
-  SLUICE_RETURN_IF_ERROR(listener.open());
-  Lifeline lifeline;
-  SLUICE_RETURN_IF_ERROR(lifeline.open());
-  std::vector<Child> children;
-  SLUICE_RETURN_IF_ERROR(start_local(words,
-                                     {.first = 0,
-                                      .count = ranks,
-                                      .world = ranks,
-                                      .master_address = "127.0.0.1",
-                                      .master_port = listener.port,
-                                      .job = new_job(),
-                                      .secret = engine::new_secret()},
-                                     {lifeline.handed, listener.socket}, children));
-  return wait_for_all(std::move(children), saved_code);
-}
-
-Result<int> run_hosts(const std::vector<std::string>& words,
-                      const std::vector<engine::HostSlots>& hosts, const RemoteStart& remote,
-                      int saved_code) {
-  SLUICE_RETURN_IF_ERROR(check_hosts(hosts));
-  if (hosts.size() == 1) return run_ranks(words, hosts.front().slots, saved_code);
-  const std::vector<std::string> shell = split(remote.shell);
-  if (shell.empty()) return Error(ErrorCode::kInvalidArgument, "the command of --ssh is empty");
-  HostRanks ranks{.master_address = hosts.front().address(),
-                  .master_port = remote.master_port,
-                  .job = new_job(),
-                  .secret = engine::new_secret()};
-  ranks.world =
-      std::accumulate(hosts.begin(), hosts.end(), 0,
-                      [](int sum, const engine::HostSlots& host) { return sum + host.slots; });
-  Lifeline lifeline;
-  SLUICE_RETURN_IF_ERROR(lifeline.open());
-  std::vector<Child> children;
-  for (const engine::HostSlots& host : hosts) {
-    ranks.count = host.slots;
-    if (ranks.first == 0) {
-      SLUICE_RETURN_IF_ERROR(start_local(words, ranks, {.lifeline = lifeline.handed}, children));
-    } else {
-      std::vector<std::string> command = shell;
-      command.push_back(host.host);
-      SLUICE_ASSIGN_OR_RETURN(command.emplace_back(), remote_line(words, ranks));
-      pid_t process = 0;
-      InputLine secret;
-      SLUICE_RETURN_IF_ERROR(secret.open(ranks.secret));
-      const int failed = start(std::move(command), Variables(), {.input = secret.reads}, process);
-      if (failed != 0)
-        return not_started(shell.front() + ", for host " + host.host + ",", failed, children);
-      children.push_back({.process = process, .host = host.host});
-    }
-    ranks.first += host.slots;
+Result<std::optional<int>> start_ranks(const RankOptions& options, engine::Launch launch,
+                                       int saved_code) {
+  if (is_started_rank()) return std::optional<int>();
+  const auto ended_with = [](Result<int> code) -> Result<std::optional<int>> {
+    if (!code.ok()) return std::move(code).error();
+    return std::optional<int>(*code);
+  };
+  if (variable(kStartedAs) == kHost)
+    return ended_with(run_this_host(std::move(launch), saved_code));
+  const int ranks = std::max(options.ranks, options.gpus);
+  // A launcher of a single task leaves starting the ranks to that task.
+  if (launch.context.world > 1) {
+    if (options.are_wanted() && ranks != launch.context.world)
+      return engine::wrong(
+          (ranks > 0 ? std::to_string(ranks) + " ranks are" : "A hostfile is") +
+          " wanted, but a launcher has started " + std::to_string(launch.context.world) +
+          ": leave --gpus, --ranks and --hostfile out, or unset its variables (RANK and "
+          "WORLD_SIZE, or SLURM_STEP_ID) to start them here");
+    return std::optional<int>();
   }
-  return wait_for_all(std::move(children), saved_code);
-}
-
-Result<std::optional<HostRanks>> ranks_of_this_host() {
-  const char* const text = std::getenv(kHostRanks);  // NOLINT(concurrency-mt-unsafe): at the start
-  if (text == nullptr) return std::optional<HostRanks>();
-  HostRanks ranks;
-  std::istringstream stream(text);
-  const std::array<int*, 4> numbers = {&ranks.first, &ranks.count, &ranks.world,
-                                       &ranks.master_port};
-  bool is_good = true;
-  for (int* const number : numbers) {
-    char colon = 0;
-    is_good = is_good && stream >> *number >> colon && colon == ':' && *number >= 0;
+  if (options.gpus > 0) SLUICE_RETURN_IF_ERROR(check_gpus(options.gpus));
+  std::vector<engine::HostSlots> hosts{{.host = "localhost", .slots = ranks}};
+  if (!options.hostfile.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(hosts, read_hostfile(options.hostfile));
+  } else if (ranks < 2) {
+    return std::optional<int>();
   }
-  is_good = is_good && stream >> ranks.master_address >> ranks.job && ranks.count >= 1 &&
-            ranks.world <= engine::kMaxRanks && ranks.first < ranks.world &&
-            ranks.count <= ranks.world - ranks.first && ranks.master_port >= 1 &&
-            ranks.master_port <= 65535;
-  if (!is_good)
-    return Error(ErrorCode::kInvalidArgument,
-                 std::string(kHostRanks) + " is " + engine::quoted(text) +
-                     ": only `sluice train --hostfile` sets it, for other hosts; unset it");
-  SLUICE_ASSIGN_OR_RETURN(ranks.secret, line_of_input());
-  return std::optional(ranks);
+  return ended_with(run_hosts(hosts, options, saved_code));
 }
 
-Result<int> run_host_ranks(const std::vector<std::string>& words, const HostRanks& ranks,
-                           int saved_code) {
-  unsetenv(kHostRanks);  // NOLINT(concurrency-mt-unsafe): at the start
-  Lifeline lifeline;
-  SLUICE_RETURN_IF_ERROR(lifeline.open());
-  std::vector<Child> children;
-  SLUICE_RETURN_IF_ERROR(start_local(words, ranks, {.lifeline = lifeline.handed}, children));
-  return wait_for_all(std::move(children), saved_code);
-}
+bool is_started_rank() { return variable(kStartedAs) == kRank; }
 
-bool is_started_rank() { return descriptor_of(kStarter) >= 0; }
-
-int begin_as_rank() {
-  const int lifeline = descriptor_of(kStarter);
-  if (lifeline < 0) return -1;
-  std::thread([lifeline] {
+int begin_as_rank(const engine::RankContext& context) {
+  if (context.world > 1 && context.device > 0) {
+    constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
+    std::istringstream names{std::string(variable(kVisible))};
+    std::string own = std::to_string(context.device);
+    for (int number = 0; !names.str().empty() && number <= context.device; ++number)
+      if (!std::getline(names, own, ',')) own.clear();
+    set_variable(kVisible, own);
+  }
+  if (!is_started_rank()) return -1;
+  std::thread([] {
     char none = 0;
-    while (read(lifeline, &none, 1) < 0 && errno == EINTR) {
+    while (read(STDIN_FILENO, &none, 1) < 0 && errno == EINTR) {
     }
     stop_as_by_signal();
   }).detach();
-  return descriptor_of(kListener);
+  return std::atoi(std::string(variable(kListener)).c_str());
 }
 
 }  // namespace sluice::tools

@@ -1,65 +1,57 @@
-// Starts the ranks of a run as child processes: the same command once for each rank, with the
-// variables that a launcher would set. On other hosts it starts this program by ssh, which starts
-// the ranks of its host.
+// Starts the ranks of `sluice train` as child processes: the same command once for each rank, with
+// the variables that torchrun would set. On another host of a hostfile, ssh starts this program,
+// which starts the ranks of its host.
+//
+// Threads: one.
 #pragma once
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "aio/result.h"
-#include "engine/comm/host_lists.h"
 #include "engine/comm/rank_context.h"
+
+namespace CLI {  // NOLINT(readability-identifier-naming): named by CLI11
+class App;
+}
 
 namespace sluice::tools {
 
-// The command line of this process.
-Result<std::vector<std::string>> own_words();
-
-// Starts `ranks` ranks and waits for all of them. An interrupt of this process is handled by the
-// first rank; if this process ends, the ranks end too. A rank that a signal ends is named on
-// standard error. The exit code is the first rank's, or 1 if only another rank failed; `saved_code`
-// is no failure (wait_for_all()). Errors: kNotFound if a rank cannot be started; the others are
-// then ended.
-Result<int> run_ranks(const std::vector<std::string>& words, int ranks, int saved_code);
-
-// The ranks of one host in a run with several hosts; their numbers in the world are consecutive.
-struct HostRanks {
-  int first = 0;
-  int count = 1;
-  int world = 1;
-  std::string master_address;  // the first host, as the others reach it
-  int master_port = engine::kDefaultMasterPort;
-  std::string job;     // unique to this start; digits
-  std::string secret;  // unique to this start; passed to other hosts on standard input
-};
-
-struct RemoteStart {
+// The options that start ranks.
+struct RankOptions {
+  int ranks = 0;         // 0: as launched
+  int gpus = 0;          // 0: as launched
+  std::string hostfile;  // empty: as launched
   // Like rsync's -e: the words of a command that takes a host and a line for its shell.
   std::string shell = "ssh -o BatchMode=yes";
-  int master_port = engine::kDefaultMasterPort;
+  int master_port = engine::kDefaultMasterPort;  // with a hostfile
+
+  bool are_wanted() const { return ranks > 0 || gpus > 0 || !hostfile.empty(); }
 };
+void add_rank_options(CLI::App& command, RankOptions& options);
 
-// Starts one rank per slot. The first host is this machine; on each other host `shell` runs this
-// program in the same folder, with this process's NCCL_*, OMP_*, PATH and LD_LIBRARY_PATH.
-// Otherwise like run_ranks(). If a host's ranks fail on their own, the other hosts get some time to
-// end by themselves and are then ended. Errors: kInvalidArgument if the first host is not this
-// machine, or has a name that the others cannot use.
-Result<int> run_hosts(const std::vector<std::string>& words,
-                      const std::vector<engine::HostSlots>& hosts, const RemoteStart& remote,
-                      int saved_code);
+// Slurm batch scripts and interactive shells may have all the variables of a task, though srun has
+// not started one there. The user's options therefore take precedence, in this process and in those
+// that it starts.
+void prefer_asked_ranks(const RankOptions& options, engine::Environment& environment);
 
-// In a process that run_hosts() has started on another host: the ranks that it has to start.
-Result<std::optional<HostRanks>> ranks_of_this_host();
-Result<int> run_host_ranks(const std::vector<std::string>& words, const HostRanks& ranks,
-                           int saved_code);
+// If this process has to start ranks rather than be one, starts them and waits for them. Returns
+// the exit code: the first rank's, or 1 if only another rank failed. `saved_code` is no failure.
+//
+// The first signal that this process gets is passed on to the first rank. If this process ends, the
+// ranks stop as on a first signal. A rank that a signal ends is named on standard error. After a
+// failure the other ranks and hosts get some time to end by themselves, and are then ended.
+// Errors: kInvalidArgument for options that contradict the launcher, this machine or the hostfile;
+// kNotFound if a rank or another host cannot be started, after the others were ended.
+Result<std::optional<int>> start_ranks(const RankOptions& options, engine::Launch launch,
+                                       int saved_code);
 
 // Whether this process is a rank that was started here and shares a terminal with the others.
 bool is_started_rank();
 
-// Called first in such a rank. Returns a socket that listens for the other ranks, or -1. From now
-// on the rank stops as on a first signal when the process that started it ends or has already
-// ended.
-int begin_as_rank();
+// Called by each rank, before it uses a GPU. From now on this process sees only the GPU of its
+// local rank, or none if there are fewer GPUs than ranks. It stops when the process that started it
+// ends. Returns a socket that listens for the other ranks, or -1.
+int begin_as_rank(const engine::RankContext& context);
 
 }  // namespace sluice::tools

@@ -6,6 +6,7 @@
 
 #include "aio/bounded_json.h"
 #include "tools/cli/child_process.h"
+#include "tools/support/scripts.h"
 
 namespace sluice::tools {
 namespace {
@@ -85,7 +86,7 @@ class ByteTokens final : public TextTokens {
 
 class ToolTokens final : public TextTokens {
  public:
-  explicit ToolTokens(ChildProcess tool) : tool_(std::move(tool)) {}
+  explicit ToolTokens(std::unique_ptr<ChildProcess> tool) : tool_(std::move(tool)) {}
 
   Result<std::vector<std::int64_t>> encode(const std::string& text) override {
     return begin({{"encode", text}});
@@ -118,7 +119,7 @@ class ToolTokens final : public TextTokens {
     } catch (const json::exception&) {  // only the user's text can be invalid UTF-8
       return Error(ErrorCode::kInvalidArgument, "the text is not UTF-8");
     }
-    SLUICE_ASSIGN_OR_RETURN(const std::string answer, tool_.ask(line));
+    SLUICE_ASSIGN_OR_RETURN(const std::string answer, tool_->ask(line));
     json reply = json_or_discarded<json>(answer);
     if (reply.is_object() && reply.contains("error"))
       return Error(ErrorCode::kInvalidArgument, reply["error"].get<std::string>());
@@ -127,7 +128,7 @@ class ToolTokens final : public TextTokens {
     return reply[key];
   }
 
-  ChildProcess tool_;
+  std::unique_ptr<ChildProcess> tool_;
 };
 
 }  // namespace
@@ -146,7 +147,7 @@ Result<std::unique_ptr<TextTokens>> tool_tokens(const ToolTokensOptions& options
   std::vector<std::string> words = {options.tool, options.json, "--reply-fd", "0"};
   if (options.chat) words.emplace_back("--chat");
   if (!options.chat_template.empty()) words.push_back("--chat-template=" + options.chat_template);
-  SLUICE_ASSIGN_OR_RETURN(auto child, ChildProcess::start(words));
+  SLUICE_ASSIGN_OR_RETURN(auto child, ChildProcess::start(std::move(words)));
   return std::unique_ptr<TextTokens>(std::make_unique<ToolTokens>(std::move(child)));
 }
 

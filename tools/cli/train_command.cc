@@ -9,7 +9,7 @@
 
 #include "aio/io_watchdog.h"
 #include "aio/text.h"
-#include "engine/comm/launched_ranks.h"
+#include "engine/comm/rank_context.h"
 #include "tools/cli/command.h"
 #include "tools/cli/monitors.h"
 #include "tools/cli/option_checks.h"
@@ -157,8 +157,7 @@ Result<int> run_rank(TrainOptions& options, const CLI::App& app, aio::IoWatchdog
                           start_ranks(options.ranks, launch, options.signal_exit_code));
   if (ended) return *ended;
   options.form = std::make_unique<OutputForm>(options.output.kind());
-  see_own_gpu(launch.context);
-  const int listener = begin_as_rank();
+  const int listener = begin_as_rank(launch.context);
   auto met = engine::meet_ranks(launch, listener);
   // The first rank has refused to begin, and prints the reason itself.
   const bool is_cancelled = !met.ok() && met.error().code() == ErrorCode::kCancelled;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <set>
 #include <string>
 #include <utility>
@@ -93,9 +92,7 @@ Result<config::Config> TrialRunner::config_with(const std::vector<KeyValue>& key
 }
 
 Result<std::unique_ptr<ChildProcess>> TrialRunner::start() const {
-  SLUICE_ASSIGN_OR_RETURN(auto child, ChildProcess::start(options_.program, {.output = options_.log,
-                                                                             .own_group = true}));
-  return std::make_unique<ChildProcess>(std::move(child));
+  return ChildProcess::start(options_.program, {.output = options_.log, .own_group = true});
 }
 
 Result<TrialPlan> TrialRunner::ask_plan(const config::Config& config) {
@@ -261,8 +258,7 @@ std::string TrialRunner::how_it_was_lost(const ChildProcess& child, const Error&
                                          std::int64_t log_begin) const {
   if (child.ending().empty()) return error.message();  // still running, but its answer is invalid
   const std::string said = last_line(options_.log, log_begin);
-  std::string text = "it ended " + child.ending();
-  if (child.ended_by_signal() == SIGKILL) text += ", as the kernel does when memory runs out";
+  const std::string text = "it ended " + child.ending();
   return said.empty() ? text : text + "; its last output: " + said;
 }
 

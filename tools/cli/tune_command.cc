@@ -13,7 +13,7 @@
 #include "aio/real_file_system.h"
 #include "aio/small_file.h"
 #include "aio/terminal_line.h"
-#include "engine/comm/launched_ranks.h"
+#include "engine/comm/rank_context.h"
 #include "engine/observe/text_table.h"
 #include "engine/preflight/nvme_folders.h"
 #include "tools/cli/command.h"

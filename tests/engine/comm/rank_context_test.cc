@@ -188,9 +188,9 @@ std::vector<Case> cases() {
       {.what = "half of Slurm",
        .environment = without(without(kSlurmOne, "SLURM_NTASKS"), "SLURM_TASKS_PER_NODE"),
        .refused =
-           "incomplete Slurm environment: SLURM_PROCID and SLURM_LOCALID are set, and SLURM_NTASKS "
-           "and SLURM_TASKS_PER_NODE (or SLURM_NTASKS_PER_NODE) are not. Start every rank with "
-           "srun, or unset SLURM_STEP_ID to run one process"},
+           "incomplete srun environment: SLURM_PROCID and SLURM_LOCALID are set, and SLURM_NTASKS "
+           "and SLURM_STEP_TASKS_PER_NODE are not. Start every rank with srun, or unset "
+           "SLURM_STEP_ID to run one process"},
       {.what = "half of MPICH",
        .environment = without(kPmi, "MPI_LOCALRANKID"),
        .refused = "MPI_LOCALRANKID is not"},
@@ -202,7 +202,7 @@ std::vector<Case> cases() {
        .refused = "SLURM_NODEID is not set"},
       {.what = "a node that is not there",
        .environment = with(kSlurmOne, {{"SLURM_NODEID", "4"}}),
-       .refused = "SLURM_NODEID is 4, and SLURM_TASKS_PER_NODE has 4 nodes"},
+       .refused = "SLURM_NODEID is '4'; it must be a whole number from 0 to 3"},
       {.what = "tasks of the job, not of the step",
        .environment = with(kSlurmOne, {{"SLURM_TASKS_PER_NODE", "4(x2)"}}),
        .refused = "makes 8 tasks, and SLURM_NTASKS is 7: start the run by srun"},
@@ -223,7 +223,7 @@ std::vector<Case> cases() {
        .refused = "OMPI_COMM_WORLD_SIZE is 0"},
       {.what = "launchers that disagree",
        .environment = with(kTorchrunOne, kMpi),
-       .refused = "torchrun says rank 5 of 8 and OpenMPI says rank 3 of 4"},
+       .refused = "torchrun says rank 5 of 8 and mpirun says rank 3 of 4"},
       {.what = "a port that is none",
        .environment = with(kTorchrunOne, {{"MASTER_PORT", "70000"}}),
        .refused = "MASTER_PORT is '70000'; it must be a whole number from 0 to 65535"},
@@ -313,7 +313,7 @@ TEST(ShownText, IsCutAndHasItsControlCharactersAsDigits) {
   EXPECT_EQ(shown("\xc2\x9b"
                   "2J \xe2\x80\xae \xff\xc3",
                   100),
-            "\\xc2\\x9b2J \\xe2\\x80\\xae \\xff\\xc3");
+            "\\x9b2J \\u202e \\xff\\xc3");
   EXPECT_EQ(shown("abcdef", 4), "abcd...");
   EXPECT_EQ(shown("", 4), "");
 }
