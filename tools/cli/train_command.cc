@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "aio/io_watchdog.h"
 #include "aio/text.h"
@@ -17,9 +18,10 @@
 #include "tools/cli/sample_prompts.h"
 #include "tools/cli/start_ranks.h"
 #include "tools/cli/train_ranks.h"
-#include "tools/cli/train_work.h"
 #include "tools/session/error_text.h"
+#include "tools/session/plan_here.h"
 #include "tools/session/run_tokenizer.h"
+#include "tools/session/train_end.h"
 #include "tools/session/train_start.h"
 #include "tools/session/weight_dtype.h"
 #include "tools/support/interrupt.h"
@@ -74,6 +76,64 @@ std::string begin_again(const CLI::App& command, RunFolder::Entry entry, const R
   if (entry == RunFolder::Entry::kResume)
     return resume_command(command, from.checkpoint ? from.checkpoint->path : "", "");
   return same_command(command, {"--overwrite"}) + " --overwrite";
+}
+
+struct TrainWork {
+  const RunningTraining& started;
+  const Interrupt& interrupt;
+  RunEvents& events;
+  Monitors& monitors;
+  OutputForm& form;
+  std::string again;  // the command that starts the run again from the same point
+  int signal_exit_code = kSavedExitCode;
+};
+
+Result<TrainSession::End> train(const TrainWork& work) {
+  TrainSession::End end = TrainSession::End::kCompleted;
+  SLUICE_RETURN_IF_ERROR(say_where_it_continues(work.started, [&]() -> Status {
+    SLUICE_ASSIGN_OR_RETURN(end, work.started.session->train());
+    return {};
+  }));
+  return end;
+}
+
+// Whether a plain --resume continues after the last step taken.
+bool is_saved(const RunningTraining& started) {
+  const auto newest = started.located->folder.newest();
+  return newest.ok() && *newest && (*newest)->step == started.run->trainer().state().global_step;
+}
+
+// The work after all checks have passed: the steps, the files written after the last step, and the
+// messages about a run that broke off. Returns the exit code. Errors, including exceptions, name the
+// drives of the run's state and say where the run can continue.
+Result<int> train_and_finish(const TrainWork& work) {
+  const RunningTraining& started = work.started;
+  const auto ended = train(work);
+  if (!ended.ok()) work.events.end("failed", ended.error().message());
+  work.form.work_is_done();
+  if (!ended.ok()) work.monitors.finish(work.interrupt);
+  SLUICE_ASSIGN_OR_RETURN(const TrainSession::End end, ended);
+  work.events.end(end == TrainSession::End::kCompleted ? "completed" : "interrupted");
+  TrainSession& session = *started.session;
+  session.print_totals(std::cout);
+  work.monitors.finish(work.interrupt);
+  if (started.planned.step && session.far_from_plan())
+    judge_plan(started.run->config(), started.planned.step->machine);
+  std::vector<std::string> missing = session.missing();
+  write_last_files(started, {.notes = std::cerr, .results = std::cout}, missing);
+  for (const std::string& sentence : missing) std::cerr << ("sluice: " + sentence + "\n");
+  if (!missing.empty()) return kExitNotSaved;
+  if (end == TrainSession::End::kCompleted && session.applied_nothing()) {
+    std::cerr << ("sluice: " + std::string(kNothingApplied) + "\n");
+    return kExitNothingApplied;
+  }
+  if (end == TrainSession::End::kCompleted) return 0;
+  if (is_saved(started)) {
+    std::cerr << "interrupted; --resume continues from here\n";
+    return work.signal_exit_code;
+  }
+  std::cerr << "interrupted, and no step is saved; to start again: " << work.again << "\n";
+  return kInterruptedExitCode;
 }
 
 // For the first rank, or the only one. `reason` is sent to the other ranks; empty if they reached
