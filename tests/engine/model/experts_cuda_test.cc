@@ -64,10 +64,11 @@ void expect_matches_autograd(const ExpertsUnderTest& experts, std::int64_t per_t
   for (std::size_t i = 0; i < places.size(); ++i) {
     const at::Tensor gradient = experts.gradients()[places[i]].cpu().to(at::kDouble);
     const double scale = expected.gradients[i].norm().item<double>();
+    // An expert with one or two tokens averages no rounding.
     if (scale < 1e-12)
       EXPECT_LT(gradient.norm().item<double>(), i == 0 ? 10 * bound : 1e-300) << i;
     else
-      EXPECT_LT((gradient - expected.gradients[i]).norm().item<double>() / scale, 3 * bound) << i;
+      EXPECT_LT((gradient - expected.gradients[i]).norm().item<double>() / scale, 4 * bound) << i;
   }
 }
 
