@@ -98,14 +98,16 @@ Status refuse_in_doubt(aio::IoQueue& queue, const std::string& directory, const 
   if (judged.condition == StoreCondition::kUnknown)
     return std::move(judged.problem).error().with_suffix(", or use another NVMe path");
   if (judged.condition != StoreCondition::kElsewhere) return {};
+  const std::string way_out =
+      options.adopts ? "copy the checkpoint whose state it has (sluice copy), and resume the copy"
+                     : "remove its files (rm -r " + directory + ") and start again";
   return Error(
       ErrorCode::kBusy,
       directory + " belongs to process " + std::to_string((*owner)->pid) + " on host " +
           (*owner)->host + " since " + (*owner)->started_utc +
           ", and whether that process still runs is unknown here, because its lock may not be "
-          "visible on this machine or mount. If it has ended, remove its files (rm -r " +
-          directory +
-          ") and start again; otherwise choose another run.dir, or a folder on a local drive");
+          "visible on this machine or mount. If it has ended, " +
+          way_out + "; otherwise choose another run.dir, or a folder on a local drive");
 }
 
 // ---- taking -----------------------------------------------------------------------------------

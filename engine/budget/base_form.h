@@ -6,6 +6,7 @@
 // are gathered in the host's form. Resident units are whole on each rank.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "engine/budget/run_spec.h"
@@ -29,7 +30,9 @@ struct BaseForm {
   // Requires is_int8.
   offload::Int8Blocks blocks(const UnitLayout& unit) const {
     static_assert(kParameterAlignment % offload::kInt8Block == 0);
-    const std::uint64_t matrices = unit.elements_of_group(kDecayed);
+    std::uint64_t matrices = unit.elements_of_group(kDecayed);
+    for (const ParameterSpec& parameter : unit.parameters)
+      if (parameter.keeps_precision) matrices = std::min(matrices, parameter.first_element);
     return {.elements = matrices,
             .plain = unit.elements - matrices,
             .plain_bytes = offload::element_bytes(offload::compute_type(form))};

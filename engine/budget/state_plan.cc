@@ -1,9 +1,7 @@
 #include "engine/budget/state_plan.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "aio/units.h"
@@ -21,12 +19,6 @@ using config::OffloadDevice;
 using offload::UnitPlacement;
 
 constexpr int kMinSwapBuffers = 3;  // one read, one computed, one written
-
-std::string from_the_root(const std::string& path) {
-  std::error_code error;
-  const std::string whole = std::filesystem::absolute(path, error).lexically_normal().string();
-  return error ? path : whole;
-}
 
 std::int64_t asked_buffers(const config::Config& config) {
   return config.placement.swap_buffers > 0 ? config.placement.swap_buffers

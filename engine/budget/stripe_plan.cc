@@ -2,15 +2,26 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
+#include <system_error>
 
 #include "aio/striped_file.h"
 
 namespace sluice::engine {
 
+std::string from_the_root(const std::string& path) {
+  std::error_code error;
+  std::string whole = std::filesystem::absolute(path, error).lexically_normal().string();
+  if (error || path.empty()) return path;
+  while (whole.size() > 1 && whole.back() == '/') whole.pop_back();
+  return whole;
+}
+
 std::string store_name(const config::Config& config, const std::string& what,
                        const offload::RankPart& ranks) {
+  const std::string folder = from_the_root(config.run.dir);
   std::string name;
-  for (const char letter : config.run.dir) {
+  for (const char letter : folder) {
     const bool plain = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
                        (letter >= '0' && letter <= '9') || letter == '-' || letter == '_';
     name += plain ? letter : '-';
@@ -19,7 +30,7 @@ std::string store_name(const config::Config& config, const std::string& what,
   constexpr std::size_t kMostOfThePath = 28;
   if (name.size() > kMostOfThePath) name = name.substr(name.size() - kMostOfThePath);
   std::uint64_t hash = 1469598103934665603U;
-  for (const char letter : config.run.dir)
+  for (const char letter : folder)
     hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211U;
   return "run" + name + "-" + std::to_string(hash % 1'000'000'000) + "-" + what +
          (ranks.world > 1 ? "-r" + std::to_string(ranks.rank) : "");

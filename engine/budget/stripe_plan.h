@@ -13,13 +13,17 @@
 
 namespace sluice::engine {
 
+// Absolute and without "." or a slash at its end, so that each folder has one name. `path` itself
+// if it is empty, or the current folder is unknown.
+std::string from_the_root(const std::string& path);
+
 struct PathBytes {
   std::string path;
   std::uint64_t bytes = 0;
 };
 
-// The name of a run's folders on its paths. It depends only on the run directory, the kind of store
-// `what`, and the rank if there are several.
+// The name of a run's folders on its paths. It depends only on the run directory, whatever its
+// spelling, the kind of store `what`, and the rank if there are several.
 std::string store_name(const config::Config& config, const std::string& what,
                        const offload::RankPart& ranks = {});
 

@@ -167,13 +167,15 @@ Result<CheckpointEntry> CheckpointFolder::find(const std::string& name) const {
 
 Result<std::vector<CheckpointEntry>> CheckpointFolder::beyond(int keep_last,
                                                               std::int64_t up_to_step,
-                                                              bool keep_best) const {
+                                                              bool keep_best,
+                                                              bool only_in_stores) const {
   if (keep_last < 1)
     return Error(ErrorCode::kInvalidArgument,
                  "at least one checkpoint must be kept, not " + std::to_string(keep_last));
   SLUICE_ASSIGN_OR_RETURN(auto entries, list());
   std::erase_if(entries, [&](const CheckpointEntry& entry) {
     return !entry.complete() || entry.step > up_to_step ||
+           (only_in_stores && entry.store_paths.empty()) ||
            is_linked(queue_.backend().files(), entry.path);
   });
   const auto best = keep_best ? best_of(entries) : entries.end();
@@ -202,7 +204,7 @@ void CheckpointFolder::finish_removals(const std::vector<std::string>& names) {
 }
 
 Result<std::vector<std::string>> CheckpointFolder::prune(int keep_last, std::int64_t up_to_step,
-                                                         bool keep_best) {
+                                                         bool keep_best, bool only_in_stores) {
   aio::FileSystem& files = queue_.backend().files();
   SLUICE_ASSIGN_OR_RETURN(const auto names, checkpoint_names(files, folder_));
   for (const std::string& name : names) {  // a checkpoint and its replacement would count as two
@@ -212,7 +214,8 @@ Result<std::vector<std::string>> CheckpointFolder::prune(int keep_last, std::int
       SLUICE_RETURN_IF_ERROR(settle_replacement(queue_, path_of(parsed.step)));
   }
   finish_removals(names);
-  SLUICE_ASSIGN_OR_RETURN(const auto entries, beyond(keep_last, up_to_step, keep_best));
+  SLUICE_ASSIGN_OR_RETURN(const auto entries,
+                          beyond(keep_last, up_to_step, keep_best, only_in_stores));
   std::vector<std::string> removed;
   for (const CheckpointEntry& entry : entries) {
     SLUICE_RETURN_IF_ERROR(remove_checkpoint(queue_, entry.path));

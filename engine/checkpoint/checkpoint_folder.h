@@ -57,13 +57,15 @@ class CheckpointFolder {
 
   // The complete checkpoints that prune() would remove.
   Result<std::vector<CheckpointEntry>> beyond(int keep_last, std::int64_t up_to_step,
-                                              bool keep_best = false) const;
+                                              bool keep_best = false,
+                                              bool only_in_stores = false) const;
   // Settles replacements and finishes removals that failed. Then it removes the complete
   // checkpoints up to `up_to_step`, except the newest `keep_last` (at least 1) of them, and with
-  // `keep_best` the best of them. Returns their names.
+  // `keep_best` the best of them. `only_in_stores`: only checkpoints with state in a store count,
+  // and others stay. Returns their names.
   Result<std::vector<std::string>> prune(
       int keep_last, std::int64_t up_to_step = std::numeric_limits<std::int64_t>::max(),
-      bool keep_best = false);
+      bool keep_best = false, bool only_in_stores = false);
   // Removes leftovers of interrupted saves and removals, and settles replacements. Returns the
   // names. Must not run while a CheckpointWriter writes here.
   Result<std::vector<std::string>> clean_leftovers();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "offload/state/frozen_state.h"
 #include "offload/state/state_tiles.h"
 #include "swap/record_image.h"
 
@@ -10,6 +11,8 @@ namespace sluice::engine {
 namespace {
 
 using offload::ElementType;
+using offload::has_parameter_records;
+using offload::parameter_bytes;
 using offload::StateForm;
 
 constexpr int kPlaces = 2;  // of each record
@@ -19,14 +22,6 @@ Error invalid(std::string what) { return Error(ErrorCode::kInvalidArgument, std:
 
 std::string name_of(const StoredRecords::Part& part) {
   return "record " + std::to_string(part.state) + " of its store";
-}
-
-std::uint64_t parameter_bytes(StateForm form, std::uint64_t elements) {
-  return elements * static_cast<std::uint64_t>(offload::param_bytes_per_element(form.param));
-}
-
-bool has_parameter_records(StateForm form) {
-  return form.param != offload::ParamForm::kFp32AndFp16;
 }
 
 std::uint64_t image_bytes(std::uint64_t payload_bytes) {

@@ -33,6 +33,9 @@ struct ParameterSpec {
   // Its gradient is one product per micro-batch, which the first micro-batch's backward can write
   // instead of adding to it (PassContext::overwrites).
   bool gradient_is_product = false;
+  // Not rounded to 8 bits in a frozen base: a router's rounding would choose other experts. Follows
+  // the matrices that are.
+  bool keeps_precision = false;
 
   std::vector<std::int64_t> slot_shape() const;
 };

@@ -12,7 +12,9 @@
 #include "aio/log.h"
 #include "aio/units.h"
 #include "engine/budget/stripe_plan.h"
+#include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/checkpoint/checkpoint_names.h"
+#include "engine/checkpoint/run_directory.h"
 #include "engine/device/host.h"
 #include "engine/preflight/nvme_folders.h"
 #include "swap/frozen_store.h"
@@ -79,34 +81,47 @@ std::string scrub_command(const std::vector<std::string>& paths) {
   return command;
 }
 
-Result<bool> has_manifest(aio::FileSystem& files, const std::string& checkpoint) {
-  for (const std::string& folder : {checkpoint, checkpoint + std::string(kReplacementSuffix)}) {
-    SLUICE_ASSIGN_OR_RETURN(const bool there,
-                            files.exists(folder + "/" + std::string(kManifestName)));
-    if (there) return true;
+// Whether a checkpoint in the folder has its state in a store. What cannot be read may have.
+Result<bool> may_be_named(aio::IoQueue& queue, const std::string& folder) {
+  SLUICE_ASSIGN_OR_RETURN(const auto names, queue.backend().files().list(folder));
+  for (const std::string& name : names) {
+    const auto manifest = read_checkpoint_manifest(queue, folder + "/" + name);
+    const bool has_none = !manifest.ok() && manifest.error().code() == ErrorCode::kNotFound;
+    if (!has_none && (!manifest.ok() || manifest->records)) return true;
   }
   return false;
 }
 
 // A run that was killed between freezing its first state and naming it leaves a store that seems to
-// hold a checkpoint. Only that run's next start can tell that none names it.
+// hold a checkpoint. Only that run's resume can tell that none names it: its folder is there, and
+// has no checkpoint in a store.
 Status clear_unnamed(const config::Config& config, aio::IoQueue& queue) {
-  if (!config.run.checkpoint_in_place) return {};
+  if (!config.run.checkpoint_in_place || config.run.resume.empty()) return {};
   const std::vector<std::string> paths = config.optimizer_nvme_paths();
   const std::string name = store_name(config, "optimizer", offload::RankPart());
+  const std::string checkpoints = from_the_root(config.run.dir) + "/checkpoints";
+  aio::FileSystem& files = queue.backend().files();
+  SLUICE_ASSIGN_OR_RETURN(const bool is_there,
+                          files.exists(from_the_root(config.run.dir) + "/" + kRunMarkName));
+  if (!is_there) return {};
   bool marked = false;
   for (const std::string& path : paths) {
     SLUICE_ASSIGN_OR_RETURN(const auto mark,
                             swap::read_frozen_mark(queue, swap::folder_of(path, name)));
     if (!mark) continue;
-    if (mark->named) return {};
-    SLUICE_ASSIGN_OR_RETURN(const bool named,
-                            has_manifest(queue.backend().files(), mark->checkpoint));
-    if (named) return {};
+    if (mark->named || parent_folder(mark->checkpoint) != checkpoints) return {};
     marked = true;
   }
   if (!marked) return {};
-  return swap::remove_run(queue, paths, name).status();
+  SLUICE_ASSIGN_OR_RETURN(const bool had_saved, files.exists(checkpoints));
+  if (had_saved) {
+    SLUICE_ASSIGN_OR_RETURN(const bool named, may_be_named(queue, checkpoints));
+    if (named) return {};
+  }
+  SLUICE_ASSIGN_OR_RETURN(const auto removed, swap::remove_run(queue, paths, name));
+  for (const swap::FoundRun& run : removed)
+    log::info("removed " + run.directory + ", of which no checkpoint was saved");
+  return {};
 }
 
 Status clear_here(const config::Config& config) {

@@ -1,9 +1,9 @@
 #include "engine/run/joint_save.h"
 
-#include <filesystem>
 #include <span>
 #include <utility>
 
+#include "engine/budget/stripe_plan.h"
 #include "engine/exchange/stored_shape.h"
 #include "engine/runtime/unit_pieces.h"
 
@@ -22,13 +22,6 @@ std::string told(const Status& own, const std::string& given) {
 
 Error error_told(const std::string& text) {
   return {static_cast<ErrorCode>(text.front() - kFirstCode), text.substr(1)};
-}
-
-// Other ranks may have been started in a different working directory.
-std::string from_the_root(const std::string& path) {
-  std::error_code error;
-  const std::string whole = std::filesystem::absolute(path, error).string();
-  return error ? path : whole;
 }
 
 }  // namespace

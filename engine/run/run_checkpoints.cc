@@ -1,12 +1,11 @@
 #include "engine/run/run_checkpoints.h"
 
 #include <chrono>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "aio/clock.h"
 #include "aio/log.h"
+#include "engine/budget/stripe_plan.h"
 #include "engine/checkpoint/checkpoint_writer.h"
 #include "engine/checkpoint/run_directory.h"
 #include "engine/exchange/stored_shape.h"
@@ -62,9 +61,7 @@ Status RunCheckpoints::write_files(const Plan& plan, const Source& source,
 // The store protects two generations until the new one is named, or is not going to be.
 Status RunCheckpoints::save_in_place(const Plan& plan, SavedCheckpoint& saved) const {
   const RunState state = run_.settled_state();
-  std::error_code error;
-  const std::string folder = std::filesystem::absolute(saved.path, error).string();
-  SLUICE_ASSIGN_OR_RETURN(StoredRecords records, state.freeze(error ? saved.path : folder));
+  SLUICE_ASSIGN_OR_RETURN(StoredRecords records, state.freeze(from_the_root(saved.path)));
   records.placement = options_.placement;
   saved.in_place_bytes = records.total_bytes();
   const Status written = write_beside_store(plan, state, records, saved);
@@ -76,7 +73,11 @@ Status RunCheckpoints::save_in_place(const Plan& plan, SavedCheckpoint& saved) c
     return written;
   }
   saved.pruned = tidy(saved);
-  return state.optimizer->keep_frozen();
+  // The checkpoint is there, whether or not its store could be marked.
+  Status marked = state.optimizer->keep_frozen();
+  if (!marked.ok() && saved.pruned.ok())
+    saved.pruned = std::move(marked).error().with_context("marking its store");
+  return {};
 }
 
 Result<bool> RunCheckpoints::is_named(const std::string& folder,
@@ -130,8 +131,8 @@ Status RunCheckpoints::check_directory() const {
 Status RunCheckpoints::tidy(SavedCheckpoint& saved) const {
   if (options_.keep_last == 0) return {};
   CheckpointFolder folder(queue_, folder_of(options_.directory));
-  SLUICE_ASSIGN_OR_RETURN(saved.removed,
-                          folder.prune(options_.keep_last, saved.step, options_.keep_best));
+  SLUICE_ASSIGN_OR_RETURN(saved.removed, folder.prune(options_.keep_last, saved.step,
+                                                      options_.keep_best, run_.saves_in_place()));
   return {};
 }
 
@@ -168,14 +169,15 @@ Status RunCheckpoints::prune() {
   if (options_.keep_last == 0) return {};
   CheckpointFolder folder(queue_, folder_of(options_.directory));
   const std::int64_t step = run_.checkpoint_state().position.global_step;
-  SLUICE_ASSIGN_OR_RETURN(const auto going,
-                          folder.beyond(options_.keep_last, step, options_.keep_best));
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto going,
+      folder.beyond(options_.keep_last, step, options_.keep_best, run_.saves_in_place()));
   if (going.empty()) return {};
   std::string names;
   for (const CheckpointEntry& entry : going) names += (names.empty() ? "" : ", ") + entry.name;
   log::info("run.keep_last is " + std::to_string(options_.keep_last) + ": removing " + names +
             " from " + folder.path());
-  return folder.prune(options_.keep_last, step, options_.keep_best).status();
+  return folder.prune(options_.keep_last, step, options_.keep_best, run_.saves_in_place()).status();
 }
 
 void RunCheckpoints::wait() {

@@ -74,22 +74,26 @@ std::vector<RecordSpec> record_specs(const NvmeState::Options& options,
   return specs;
 }
 
-// The images of all records of parameters are at most this large; 0: there are none.
-std::uint64_t parameter_buffer_bytes(const NvmeState::Options& options, const StoreLayout& layout) {
-  if (!options.in_place || !has_parameter_records(options.kind.form)) return 0;
+std::uint64_t largest_image(const StoreLayout& layout, std::size_t begin, std::size_t end) {
   std::uint64_t largest = 0;
-  const std::size_t records = layout.records().size();
-  for (std::size_t id = records / 2; id < records; ++id)
+  for (std::size_t id = begin; id < end; ++id)
     largest = std::max(largest, layout.shape(static_cast<RecordId>(id)).image_bytes());
   return largest;
 }
 
+// The records of state come first.
+std::size_t state_records(const NvmeState::Options& options, const StoreLayout& layout) {
+  const bool both = options.in_place && has_parameter_records(options.kind.form);
+  return layout.records().size() / (both ? 2 : 1);
+}
+
 std::uint64_t state_buffer_bytes(const NvmeState::Options& options, const StoreLayout& layout) {
-  if (parameter_buffer_bytes(options, layout) == 0) return layout.largest_image_bytes();
-  std::uint64_t largest = 0;
-  for (std::size_t id = 0; id < layout.records().size() / 2; ++id)
-    largest = std::max(largest, layout.shape(static_cast<RecordId>(id)).image_bytes());
-  return largest;
+  return largest_image(layout, 0, state_records(options, layout));
+}
+
+// 0: there are no records of parameters.
+std::uint64_t parameter_buffer_bytes(const NvmeState::Options& options, const StoreLayout& layout) {
+  return largest_image(layout, state_records(options, layout), layout.records().size());
 }
 
 Result<StoreLayout> plan_layout(const NvmeState::Options& options, std::vector<RecordSpec> specs) {

@@ -190,6 +190,50 @@ class Stores(InPlace):
         self.same_results("run")
         self.assertIn(store[0], self.stores())
 
+    def test_belong_to_a_folder_and_not_to_its_name(self):
+        self.run_file()
+        self.train("whole", in_place=False)
+        self.train("run/", "--steps", "2")
+        store = self.stores()
+        self.assertIn("keeps its placement", self.train("./run", "--resume", "--steps", "4"))
+        self.assertEqual(self.stores(), store)
+        # A copy with the same relative name, elsewhere.
+        there = self.path / "there"
+        there.mkdir()
+        shutil.copytree(self.path / "run", there / "run")
+        shutil.copy(self.path / "run.json", there)
+        (there / "text.bin").symlink_to(self.path / "text.bin")
+        drives = self.path / "nvme"
+        done = subprocess.run(
+            [SLUICE, "train", "run.json", "--out", "run", "--resume", "--set",
+             f'budget.nvme_paths=["{drives}"]'], cwd=there, check=False, capture_output=True,
+            text=True, timeout=WAIT_S)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(self.stores()), 2)
+        self.told("scrub", "run")
+        self.train("run", "--resume")
+        self.same_results("run")
+
+    def test_leave_checkpoints_of_files_as_they_are(self):
+        self.run_file()
+        self.train("run", "--steps", "4", "--set", "run.keep_last=0", in_place=False)
+        self.train("run", "--resume")
+        self.assertEqual(self.checkpoints("run"),
+                         ["step-000000002", "step-000000004", "step-000000008"])
+        self.told("ls", "run", "--verify")
+
+    def test_keep_a_later_checkpoint_from_being_overwritten(self):
+        self.run_file()
+        self.train("run", "--steps", "2")
+        older = self.path / "run/checkpoints/step-000000002"
+        shutil.copytree(older, self.path / "kept")
+        self.train("run", "--resume", "--steps", "3")
+        shutil.copytree(self.path / "kept", older)  # as if it had not been removed
+        told = self.train("run", "--resume=step-000000002", "--set-aside-later", fails=True)
+        self.assertIn("sluice copy", told)
+        self.assertEqual(self.checkpoints("run"), ["step-000000002", "step-000000003"])
+        self.told("scrub", "run")
+
     def test_that_are_gone_or_damaged_are_named(self):
         self.run_file()
         self.train("run", "--steps", "4")

@@ -104,8 +104,8 @@ bool is_saved(const RunningTraining& started) {
 }
 
 // The work after all checks have passed: the steps, the files written after the last step, and the
-// messages about a run that broke off. Returns the exit code. Errors, including exceptions, name the
-// drives of the run's state and say where the run can continue.
+// messages about a run that broke off. Returns the exit code. Errors, including exceptions, name
+// the drives of the run's state and say where the run can continue.
 Result<int> train_and_finish(const TrainWork& work) {
   const RunningTraining& started = work.started;
   const auto ended = train(work);

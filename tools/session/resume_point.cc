@@ -67,6 +67,22 @@ Status read_manifest(const RunFolder& folder, ResumePoint& point) {
   return {};
 }
 
+// The continued run writes to the store of its checkpoint, where it would overwrite the state of a
+// later one.
+Status check_later_ones(const ResumePoint& point) {
+  if (!point.own || !point.records) return {};
+  for (const CheckpointEntry& later : point.in_the_way) {
+    if (later.store_paths.empty()) continue;
+    return Error(ErrorCode::kAlreadyExists,
+                 later.name +
+                     " has its state in the run's store, where the continued run would "
+                     "overwrite it. To keep it: sluice copy " +
+                     shell_word(later.path) + " NEW_FOLDER. Then remove " + later.path +
+                     ", and resume again");
+  }
+  return {};
+}
+
 // Checkpoints that will be moved are left out.
 Status warn_of_damaged(const RunFolder& folder, const ResumePoint& point) {
   SLUICE_ASSIGN_OR_RETURN(const auto all, folder.checkpoints().list());
@@ -110,6 +126,7 @@ Result<ResumePoint> find_resume_point(const RunFolder& folder, const config::Run
   if (!point.in_the_way.empty() && run.later_checkpoints == config::LaterCheckpoints::kRefuse)
     return refusal(folder, point, command);
   if (point.checkpoint) SLUICE_RETURN_IF_ERROR(read_manifest(folder, point));
+  SLUICE_RETURN_IF_ERROR(check_later_ones(point));
   SLUICE_RETURN_IF_ERROR(warn_of_damaged(folder, point));
   // Read the metrics now, so that an error is found before the run is set up.
   const auto metrics = engine::read_metrics(folder.file("metrics.jsonl"));

@@ -69,7 +69,8 @@ Status adopt_store(const engine::StoredRecords& records, engine::MemoryPlan& pla
   if (optimizer.store.paths != records.store.paths)
     return Error(ErrorCode::kInvalidArgument,
                  "the run's state is in its store on " + joined(records.store.paths, " and ") +
-                     ", and the configuration has it on " + joined(optimizer.store.paths, " and "));
+                     ", and the configuration has it on " + joined(optimizer.store.paths, " and ") +
+                     "; sluice copy makes a checkpoint of files, which any drives resume");
   optimizer.adopt = records.store;
   for (engine::MemoryLine& line : plan.nvme)
     if (line.use == engine::MemoryUse::kState) line.paths.clear();
@@ -222,8 +223,6 @@ Result<PlannedRun> adopted_memory(const config::Config& config, const engine::Mo
                                   const engine::PlanOptions& literal,
                                   const engine::StoredRecords& records,
                                   const SetUpOptions& options) {
-  *options.notices << "the run keeps its placement, because it continues in the store of its "
-                      "checkpoint (run.checkpoint_in_place)\n";
   engine::PlanOptions as_before = literal;
   if (!records.placement.empty()) {
     SLUICE_ASSIGN_OR_RETURN(const auto placement,
@@ -231,6 +230,9 @@ Result<PlannedRun> adopted_memory(const config::Config& config, const engine::Mo
     SLUICE_ASSIGN_OR_RETURN(as_before, placement.options(model, literal.ranks, literal.on_gpu));
   }
   SLUICE_ASSIGN_OR_RETURN(PlannedRun planned, literal_memory(config, model, as_before));
+  if (!saves_in_place(planned.memory)) return planned;  // the state leaves the store
+  *options.notices << "the run keeps its placement, because it continues in the store of its "
+                      "checkpoint (run.checkpoint_in_place)\n";
   SLUICE_RETURN_IF_ERROR(adopt_store(records, planned.memory));
   planned.placement = records.placement;
   return planned;

@@ -107,8 +107,6 @@ class Parameters {
     const auto name = [&names](std::int64_t expert, std::string_view of) {
       return std::string(names.experts) + "." + std::to_string(expert) + "." + std::string(of);
     };
-    places.router = next();
-    add_product(names.router, experts.count, block.hidden, kInitialStd);
     places.expert_in = next();
     for (std::int64_t e = 0; e < experts.count; ++e)
       for (const std::string_view of : names.mlp_in)
@@ -116,6 +114,9 @@ class Parameters {
     places.expert_out = next();
     for (std::int64_t e = 0; e < experts.count; ++e)
       add_product(name(e, names.mlp_out), block.hidden, experts.width, block.branch_std);
+    places.router = next();
+    add_product(names.router, experts.count, block.hidden, kInitialStd);
+    layout_.parameters.back().keeps_precision = true;
   }
   void biases(BlockProducts& place, const Products& products) {
     if (!products.has_bias) return;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,11 +85,11 @@ TEST(DecoderLayout, NamesEachMatrixOfEachExpert) {
       ElementsAre(
           "layers.11.self_attn.q_proj.weight", "layers.11.self_attn.k_proj.weight",
           "layers.11.self_attn.v_proj.weight", "layers.11.self_attn.o_proj.weight",
-          "layers.11.mlp.gate.weight", "layers.11.mlp.experts.0.gate_proj.weight",
-          "layers.11.mlp.experts.0.up_proj.weight", "layers.11.mlp.experts.1.gate_proj.weight",
-          "layers.11.mlp.experts.1.up_proj.weight", "layers.11.mlp.experts.2.gate_proj.weight",
-          "layers.11.mlp.experts.2.up_proj.weight", "layers.11.mlp.experts.0.down_proj.weight",
-          "layers.11.mlp.experts.1.down_proj.weight", "layers.11.mlp.experts.2.down_proj.weight",
+          "layers.11.mlp.experts.0.gate_proj.weight", "layers.11.mlp.experts.0.up_proj.weight",
+          "layers.11.mlp.experts.1.gate_proj.weight", "layers.11.mlp.experts.1.up_proj.weight",
+          "layers.11.mlp.experts.2.gate_proj.weight", "layers.11.mlp.experts.2.up_proj.weight",
+          "layers.11.mlp.experts.0.down_proj.weight", "layers.11.mlp.experts.1.down_proj.weight",
+          "layers.11.mlp.experts.2.down_proj.weight", "layers.11.mlp.gate.weight",
           "layers.11.input_layernorm.weight", "layers.11.post_attention_layernorm.weight",
           "layers.11.self_attn.q_norm.weight", "layers.11.self_attn.k_norm.weight"));
   const std::vector<std::string> mixtral =
@@ -97,6 +98,22 @@ TEST(DecoderLayout, NamesEachMatrixOfEachExpert) {
                                      "layers.0.block_sparse_moe.experts.2.w1.weight",
                                      "layers.0.block_sparse_moe.experts.2.w2.weight",
                                      "layers.0.block_sparse_moe.experts.2.w3.weight"}));
+}
+
+// In a base of 8 bits the matrices before it are rounded.
+TEST(DecoderLayout, TheRouterKeepsItsPrecisionAndFollowsTheMatrices) {
+  const UnitLayout layout = block_layout(with_experts(LlamaArchitecture::kMixtral), 0);
+  std::uint64_t router = 0;
+  std::uint64_t last_matrix = 0;
+  for (const ParameterSpec& parameter : layout.parameters) {
+    if (parameter.keeps_precision) {
+      EXPECT_THAT(parameter.name, EndsWith("block_sparse_moe.gate.weight"));
+      router = parameter.first_element;
+    } else if (parameter.group == kDecayed) {
+      last_matrix = std::max(last_matrix, parameter.first_element);
+    }
+  }
+  EXPECT_GT(router, last_matrix);
 }
 
 void expect_at(const UnitLayout& layout, int place, const std::string& name) {
