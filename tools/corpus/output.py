@@ -41,6 +41,9 @@ class OutputFolder:
             self.partial.mkdir()
         except OSError as error:
             raise cannot_write(self.path, error) from error
+        except BaseException:  # Ctrl-C before the context is entered
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *unused):
