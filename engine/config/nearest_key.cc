@@ -96,6 +96,10 @@ constexpr OtherWord kOtherWords[] = {
     {"early_stopping_threshold", "early_stopping.min_delta"},
     {"data_seed", "data.shuffle_seed"},
     {"load_in_8bit", "recipe.lora.base_bits (8)"},
+    {"num_experts", "model.experts"},
+    {"num_local_experts", "model.experts"},
+    {"num_experts_per_tok", "model.experts_per_token"},
+    {"moe_intermediate_size", "model.expert_width"},
 };
 
 // Our key for one of these names; empty for any other word.

@@ -17,14 +17,21 @@ Status check_shape(const TensorInfo& found, const TensorSpec& wanted) {
                   ": the file belongs to a model of another size than the configuration's");
 }
 
-// Blocks that were compiled separately have the wrapper in the middle of their names.
-std::string hint_at_wrappers(std::span<const TensorInfo> in_file) {
+// What names in the file say about why others are missing. Blocks that were compiled separately have
+// the wrapper in the middle of their names.
+std::string hint_at_origin(std::span<const TensorInfo> in_file) {
   constexpr std::string_view kWrapper = "._orig_mod.";
-  for (const TensorInfo& tensor : in_file)
+  constexpr std::string_view kFused = ".experts.gate_up_proj";
+  for (const TensorInfo& tensor : in_file) {
     if (tensor.name.find(kWrapper) != std::string::npos)
       return ": it has " + in_quotes(tensor.name) +
              ", the name in a module that torch.compile made: remove \"_orig_mod.\" from the "
              "names, or save the original module";
+    if (tensor.name.ends_with(kFused))
+      return ": it has " + in_quotes(tensor.name) +
+             ", all experts in one tensor: save the model with save_pretrained(), which writes "
+             "each expert's";
+  }
   return {};
 }
 
@@ -66,7 +73,7 @@ Result<std::vector<std::string>> match_parameters(const ParameterNames& rules,
     const auto entry = found.find(parameter.name);
     if (entry == found.end())
       return mismatch("the file has no tensor " + in_quotes(parameter.name) +
-                      ", which the configuration's model needs" + hint_at_wrappers(in_file));
+                      ", which the configuration's model needs" + hint_at_origin(in_file));
     SLUICE_RETURN_IF_ERROR(check_shape(*entry->second, parameter));
     if (!is_weight_dtype(entry->second->dtype))
       return mismatch("tensor " + in_quotes(entry->second->name) + " is " +

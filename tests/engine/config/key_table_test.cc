@@ -373,6 +373,7 @@ TEST(NearestKey, PointsAtTheSectionThatHasTheKey) {
   EXPECT_EQ(suggest_key("model.queue_depth"), "queue_depth is a key of aio");
   EXPECT_EQ(suggest_key("run.train_batch_size"), "train_batch_size is at the top level");
   EXPECT_EQ(suggest_key("num_train_epochs"), "Sluice's key is run.epochs");
+  EXPECT_EQ(suggest_key("model.num_experts"), "Sluice's key is model.experts");
   EXPECT_EQ(suggest_key("optimizer.params.learning_rate"), "Sluice's key is optimizer.params.lr");
 }
 
