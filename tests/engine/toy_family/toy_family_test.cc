@@ -321,7 +321,9 @@ TEST(ToyFamily, HasItsKeysAndNoOther) {
     }
     return "accepted";
   };
-  EXPECT_THAT(refusal({"model.toy_epsilon=0.25"}), HasSubstr("family toy"));
+  // With all sizes given, a key of one family names it.
+  EXPECT_EQ(SmallConfig({"model.toy_epsilon=0.25"}).config().model.family, "toy");
+  EXPECT_THAT(refusal({"model.family=gpt2", "model.toy_epsilon=0.25"}), HasSubstr("family toy"));
   EXPECT_THAT(refusal(toy({"model.toy_epsilon=2"})), HasSubstr("at most 1"));
   EXPECT_THAT(refusal(toy({"model.family=gpt2"})), HasSubstr("family toy"));
   EXPECT_THAT(refusal({"model.family=lama"}), HasSubstr("model.family must be"));
