@@ -17,8 +17,8 @@ Status check_shape(const TensorInfo& found, const TensorSpec& wanted) {
                   ": the file belongs to a model of another size than the configuration's");
 }
 
-// What names in the file say about why others are missing. Blocks that were compiled separately have
-// the wrapper in the middle of their names.
+// What names in the file say about why others are missing. Blocks that were compiled separately
+// have the wrapper in the middle of their names.
 std::string hint_at_origin(std::span<const TensorInfo> in_file) {
   constexpr std::string_view kWrapper = "._orig_mod.";
   constexpr std::string_view kFused = ".experts.gate_up_proj";

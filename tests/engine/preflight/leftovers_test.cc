@@ -1,5 +1,5 @@
-// Stores of killed runs with a mark of a checkpoint in place: only a resume of their own run removes
-// them, and only if no checkpoint can need them.
+// Stores of killed runs with a mark of a checkpoint in place: only a resume of their own run
+// removes them, and only if no checkpoint can need them.
 #include "engine/preflight/leftovers.h"
 
 #include <gtest/gtest.h>
