@@ -151,6 +151,7 @@ Result<std::unique_ptr<FrozenRecords>> FrozenRecords::open(aio::IoQueue& queue,
                                                            const FrozenStore& frozen) {
   SLUICE_ASSIGN_OR_RETURN(StoreLayout layout, layout_of(queue, frozen));
   std::vector<std::string> files;
+  files.reserve(frozen.paths.size());
   for (const std::string& path : frozen.paths)
     files.push_back(data_path(folder_of(path, frozen.run)));
   aio::StripedFile::Options options;

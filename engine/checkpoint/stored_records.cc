@@ -13,7 +13,6 @@ namespace {
 using offload::ElementType;
 using offload::has_parameter_records;
 using offload::parameter_bytes;
-using offload::StateForm;
 
 constexpr int kPlaces = 2;  // of each record
 constexpr std::uint64_t kMaxRecordElements = swap::kMaxChunks * offload::kTileElements;

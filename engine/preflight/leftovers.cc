@@ -85,7 +85,8 @@ std::string scrub_command(const std::vector<std::string>& paths) {
 Result<bool> may_be_named(aio::IoQueue& queue, const std::string& folder) {
   SLUICE_ASSIGN_OR_RETURN(const auto names, queue.backend().files().list(folder));
   for (const std::string& name : names) {
-    const auto manifest = read_checkpoint_manifest(queue, folder + "/" + name);
+    const auto manifest =
+        read_checkpoint_manifest(queue, std::string(folder).append("/").append(name));
     const bool has_none = !manifest.ok() && manifest.error().code() == ErrorCode::kNotFound;
     if (!has_none && (!manifest.ok() || manifest->records)) return true;
   }

@@ -64,7 +64,7 @@ Status RunCheckpoints::save_in_place(const Plan& plan, SavedCheckpoint& saved) c
   SLUICE_ASSIGN_OR_RETURN(StoredRecords records, state.freeze(from_the_root(saved.path)));
   records.placement = options_.placement;
   saved.in_place_bytes = records.total_bytes();
-  const Status written = write_beside_store(plan, state, records, saved);
+  Status written = write_beside_store(plan, state, records, saved);
   if (!written.ok()) {
     // The save may have failed after its manifest was there. If that is unclear, both
     // generations stay frozen, and the run ends at its next step.

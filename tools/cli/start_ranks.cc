@@ -157,6 +157,10 @@ std::vector<std::string> own_words(const std::string& program) {
   return words;
 }
 
+void add_variable(const std::string& name, const std::string& value, std::string& line) {
+  line.append(" ").append(shell_word(std::string(name).append("=").append(value)));
+}
+
 // The words after `shell` and the host: a command line for that host's shell.
 std::string remote_line(const engine::Launch& launch) {
   std::string line = "cd " + shell_word(std::filesystem::current_path().string()) + " && exec env";
@@ -164,10 +168,9 @@ std::string remote_line(const engine::Launch& launch) {
     const bool is_sent = name.starts_with("NCCL_") || name.starts_with("OMP_") || name == "PATH" ||
                          name == "LD_LIBRARY_PATH";
     if (is_sent && name != "NCCL_HOSTID")  // which belongs to this host
-      line += " " + shell_word(name + "=" + value);
+      add_variable(name, value, line);
   }
-  for (const auto& [name, value] : variables_of(launch, 0, kHost))
-    line += " " + shell_word(name + "=" + value);
+  for (const auto& [name, value] : variables_of(launch, 0, kHost)) add_variable(name, value, line);
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   for (const std::string& word : own_words(program)) line += " " + shell_word(word);
   return line;
@@ -247,12 +250,14 @@ Result<int> run_hosts(const std::vector<engine::HostSlots>& hosts, const RankOpt
   std::vector<Child> children;
   Status started;
   launch.context.rank = launch.context.world;
-  for (std::size_t i = hosts.size(); i-- > 0 && started.ok();) {
+  for (std::size_t i = hosts.size(); i-- > 1 && started.ok();) {
     launch.context.local_world = hosts[i].slots;
     launch.context.rank -= hosts[i].slots;
-    started = i > 0 ? start_host(options.shell, hosts[i].host, launch, children)
-                    : start_local(launch, std::move(listener), children);
+    started = start_host(options.shell, hosts[i].host, launch, children);
   }
+  launch.context.local_world = hosts.front().slots;
+  launch.context.rank = 0;
+  if (started.ok()) started = start_local(launch, std::move(listener), children);
   return wait_for_all(std::move(children), std::move(started), saved_code);
 }
 
