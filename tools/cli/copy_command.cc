@@ -59,13 +59,7 @@ Command add_copy_command(CLI::App& sluice) {
       "fails and says so.\nOUT takes the place of a checkpoint in export, eval, generate and train "
       "--resume.");
   const auto options = std::make_shared<CopyOptions>();
-  command->add_option("DIR", options->from, "A run's folder, or the folder of one checkpoint")
-      ->required();
-  command->add_option("OUT", options->to, "Folder to create; it must not exist, or be empty")
-      ->required();
-  command->add_option(
-      "--checkpoint", options->checkpoint,
-      "Checkpoint in a run's folder: step-000000012, 12 or best; default: the newest");
+  add_copy_options(*command, options->from, options->to, options->checkpoint);
   return [options](aio::IoWatchdog& watchdog) { return run(*options, watchdog); };
 }
 

@@ -5,6 +5,7 @@
 #include "aio/units.h"
 #include "tools/cli/command.h"
 #include "tools/cli/option_checks.h"
+#include "tools/session/checkpoint_argument.h"
 #include "tools/session/export_checkpoint.h"
 #include "tools/session/open_queue.h"
 #include "tools/session/show_share.h"
@@ -66,13 +67,7 @@ Command add_export_command(CLI::App& sluice) {
       "written. A checkpoint of\nadapters (recipe.lora) becomes a PEFT folder, or with --merged a "
       "whole model.");
   const auto options = std::make_shared<ExportCommandOptions>();
-  command->add_option("DIR", options->from, "A run's folder, or the folder of one checkpoint")
-      ->required();
-  command->add_option("OUT", options->to, "Folder to create; it must not exist, or be empty")
-      ->required();
-  command->add_option(
-      "--checkpoint", options->checkpoint,
-      "Checkpoint in a run's folder: step-000000012, 12 or best; default: the newest");
+  add_copy_options(*command, options->from, options->to, options->checkpoint);
   command
       ->add_option("--dtype", options->dtype_name,
                    "Data type of the weights: fp32, bf16 or fp16; default: that of the model that "

@@ -105,4 +105,13 @@ Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::strin
                                          "run.checkpoint_every and run.checkpoint_minutes say");
 }
 
+void add_copy_options(CLI::App& command, std::string& from, std::string& to,
+                      std::string& checkpoint) {
+  command.add_option("DIR", from, "A run's folder, or the folder of one checkpoint")->required();
+  command.add_option("OUT", to, "Folder to create; it must not exist, or be empty")->required();
+  command.add_option(
+      "--checkpoint", checkpoint,
+      "Checkpoint in a run's folder: step-000000012, 12 or best; default: the newest");
+}
+
 }  // namespace sluice::tools

@@ -1,6 +1,7 @@
 // Interprets a command line's DIR: a run's directory, the folder of one checkpoint, or RUN/best.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <string>
 
 #include "aio/io_queue.h"
@@ -18,5 +19,10 @@ struct CheckpointArgument {
 // sizes, not contents. Errors list the checkpoints that exist.
 Result<CheckpointArgument> find_checkpoint(aio::IoQueue& queue, const std::string& directory,
                                            const std::string& name);
+
+// DIR, OUT and --checkpoint of a command that writes a checkpoint elsewhere. The strings must stay
+// valid until the command line has been parsed.
+void add_copy_options(CLI::App& command, std::string& from, std::string& to,
+                      std::string& checkpoint);
 
 }  // namespace sluice::tools
