@@ -156,12 +156,12 @@ class Planner {
     if (plan_.every_minutes > 0) text += "every " + significant(plan_.every_minutes) + " minutes, ";
     if (plan_.best) text += "after each evaluation with the lowest validation loss so far, ";
     if (plan_.at_end) text += "at the end, ";
-    text += "and on interruption, to " + needs_.folder + "/checkpoints (" +
-            (run_.checkpoint_in_place
-                 ? "the optimizer state stays on NVMe, and " +
-                       format_bytes(needs_.checkpoint_bytes) + " of files are written for "
-                 : format_bytes(needs_.checkpoint_bytes) + " ") +
-            "each, ";
+    text +=
+        "and on interruption, to " + needs_.folder + "/checkpoints (" +
+        (needs_.in_place ? "the optimizer state stays on NVMe, and " +
+                               format_bytes(needs_.checkpoint_bytes) + " of files are written for "
+                         : format_bytes(needs_.checkpoint_bytes) + " ") +
+        "each, ";
     if (run_.keep_last_checkpoints == 0) return text + "all are kept)";
     const std::string newest = run_.keep_last_checkpoints == 1
                                    ? "the newest"

@@ -42,6 +42,7 @@ struct SaveNeeds {
   std::int64_t first_step = 1;              // the next one
   std::optional<double> step_s;             // predicted
   std::optional<double> save_bytes_per_s = {};  // of the folder's drive, if measured
+  bool in_place = false;                        // optimizer state on NVMe is not copied
 };
 
 struct SavePlan {

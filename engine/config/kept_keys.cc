@@ -90,9 +90,8 @@ std::string keep_checkpoint_in_place(Resolved& resolved) {
   run.keep_last_checkpoints = 1;
   run.keep_best = false;
   run.checkpoint_background = Tristate::kAuto;
-  return "checkpoints stay in place, as in this run so far; to change that, resume what sluice "
-         "copy "
-         "makes of the checkpoint";
+  return "checkpoints stay in place, as in this run so far; to change that, resume what "
+         "sluice copy makes of the checkpoint";
 }
 
 std::string keep_number_of_checkpoints(const std::string& stored, Resolved& resolved) {

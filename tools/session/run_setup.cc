@@ -149,7 +149,8 @@ engine::SavePlan saves_of(const config::Config& config,
                    .first_step = first_step,
                    .step_s = plan.step ? std::optional(plan.step->step_s) : std::nullopt,
                    .save_bytes_per_s =
-                       plan.step ? save_speed(config.run.dir, plan.step->machine) : std::nullopt});
+                       plan.step ? save_speed(config.run.dir, plan.step->machine) : std::nullopt,
+                   .in_place = saves_in_place(plan.memory)});
   saves.background = plan.saves.background;
   if (saves.warning) log::warning(*saves.warning);
   notices << saves.schedule << "\n";

@@ -38,7 +38,7 @@ class SavePlanTest : public testing::Test {
 };
 
 TEST_F(SavePlanTest, SaysWhatASaveInPlaceWrites) {
-  run_.checkpoint_in_place = true;
+  needs_.in_place = true;
   run_.keep_last_checkpoints = 1;
   EXPECT_THAT(plan().schedule, HasSubstr("the optimizer state stays on NVMe, and 100G of files are "
                                          "written for each, the newest is kept)"));
