@@ -94,10 +94,10 @@ Result<bool> may_be_named(aio::IoQueue& queue, const std::string& folder) {
 }
 
 // A run that was killed between freezing its first state and naming it leaves a store that seems to
-// hold a checkpoint. Only that run's resume can tell that none names it: its folder is there, and
-// has no checkpoint in a store.
+// hold a checkpoint. Only that run's next start can tell that none names it: its folder is there,
+// and has no checkpoint in a store.
 Status clear_unnamed(const config::Config& config, aio::IoQueue& queue) {
-  if (!config.run.checkpoint_in_place || config.run.resume.empty()) return {};
+  if (!config.run.checkpoint_in_place) return {};
   const std::vector<std::string> paths = config.optimizer_nvme_paths();
   const std::string name = store_name(config, "optimizer", offload::RankPart());
   const std::string checkpoints = from_the_root(config.run.dir) + "/checkpoints";

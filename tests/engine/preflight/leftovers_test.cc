@@ -1,4 +1,4 @@
-// Stores of killed runs with a mark of a checkpoint in place: only a resume of their own run
+// Stores of killed runs with a mark of a checkpoint in place: only another start of their own run
 // removes them, and only if no checkpoint can need them.
 #include "engine/preflight/leftovers.h"
 
@@ -24,7 +24,6 @@ class MarkedLeftovers : public testing::Test {
     log::set_sink([](log::Level, std::string_view) {});
     config_.run.dir = folder_.file("run");
     config_.run.checkpoint_in_place = true;
-    config_.run.resume = "newest";
     config_.aio.threads = 1;
     config_.aio.queue_depth = 8;
     config_.budget.nvme_paths = {folder_.file("nvme")};
@@ -81,9 +80,6 @@ TEST_F(MarkedLeftovers, StayIfACheckpointMayNeedThem) {
 
 TEST_F(MarkedLeftovers, StayIfTheirRunIsNotTheOneThatResumes) {
   EXPECT_TRUE(stays(/*named=*/false, folder_.file("moved")));
-  config_.run.resume = "";
-  EXPECT_TRUE(stays());
-  config_.run.resume = "newest";
   std::filesystem::remove(folder_.file("run/sluice-run.json"));
   EXPECT_TRUE(stays());
 }
