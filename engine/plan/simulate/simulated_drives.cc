@@ -51,12 +51,13 @@ Result<std::unique_ptr<SimulatedDrives>> SimulatedDrives::create(aio::VirtualLoo
   SLUICE_ASSIGN_OR_RETURN(drives->reads_, aio::IoQueue::create(*drives->drive_, options.queue));
   SLUICE_ASSIGN_OR_RETURN(drives->writes_, aio::IoQueue::create(*drives->drive_, options.queue));
   if (!options.state.empty()) SLUICE_RETURN_IF_ERROR(drives->make_state(options));
-  SLUICE_RETURN_IF_ERROR(drives->make_lines(options.params, "parameters", Transfer::kReadParams,
-                                            drives->params_, drives->params_pool_));
-  SLUICE_RETURN_IF_ERROR(drives->make_lines(options.inputs, "inputs", Transfer::kReadInputs,
-                                            drives->inputs_, drives->inputs_pool_));
-  drives->inputs_of_unit_ = options.inputs_of_unit;
-  drives->spilled_ = options.spilled;
+  using enum Transfer;
+  SLUICE_RETURN_IF_ERROR(
+      drives->make_lines(options.params, "parameters", kReadParams, drives->params_));
+  SLUICE_RETURN_IF_ERROR(
+      drives->make_lines(options.inputs, "inputs", kReadInputs, drives->inputs_));
+  SLUICE_RETURN_IF_ERROR(
+      drives->make_lines(options.gradients, "gradients", kReadGradients, drives->gradients_));
   return drives;
 }
 
@@ -89,26 +90,26 @@ Status SimulatedDrives::make_state(const Options& options) {
 }
 
 // A line for reads, followed by one for writes.
-Status SimulatedDrives::make_lines(const std::vector<swap::RecordSpec>& records, const char* run,
-                                   Transfer first, std::unique_ptr<swap::StateStore>& store,
-                                   std::unique_ptr<aio::PinnedPool>& pool) {
-  if (records.empty()) return {};
+Status SimulatedDrives::make_lines(const UnitRecords& records, const char* run, Transfer first,
+                                   Units& units) {
+  if (records.records.empty()) return {};
   constexpr std::uint64_t kChunkBytes = 16 * kMiB;
+  units.records = records;
   SLUICE_ASSIGN_OR_RETURN(
-      store,
-      swap::StateStore::create(
-          {*reads_, *writes_},
-          {.paths = {kFolder}, .run = run, .chunk_bytes = kChunkBytes, .label = run}, records));
-  SLUICE_ASSIGN_OR_RETURN(pool, make_pool(*store, 2));
+      units.store, swap::StateStore::create(
+                       {*reads_, *writes_},
+                       {.paths = {kFolder}, .run = run, .chunk_bytes = kChunkBytes, .label = run},
+                       records.records));
+  SLUICE_ASSIGN_OR_RETURN(units.pool, make_pool(*units.store, 2));
   for (std::size_t i = 0; i < 2; ++i) {
     Line& line = lines_[static_cast<std::size_t>(first) + i];
     line.owner = this;
-    line.store = store.get();
+    line.units = &units;
     line.reads = i == 0;
-    line.buffer = pool->acquire();
+    line.buffer = units.pool->acquire();
     line.io.set_callback(&SimulatedDrives::on_record_done, &line);
   }
-  return write_all(*store, lines_[static_cast<std::size_t>(first)].buffer.bytes());
+  return write_all(*units.store, lines_[static_cast<std::size_t>(first)].buffer.bytes());
 }
 
 Status SimulatedDrives::write_all(swap::StateStore& store, std::span<std::byte> buffer) {
@@ -142,25 +143,24 @@ Status SimulatedDrives::drain() {
 
 void SimulatedDrives::transfer(Transfer what, int unit, std::function<void()> done) {
   Line& line = lines_[static_cast<std::size_t>(what)];
-  const bool params = line.store == params_.get();
-  const int records = params ? 1 : inputs_of_unit_;
-  const int first = params ? unit : records * spilled_[static_cast<std::size_t>(unit)];
-  line.next = static_cast<swap::RecordId>(first);
-  line.end = static_cast<swap::RecordId>(first + records);
+  const UnitRecords& records = line.units->records;
+  line.next = static_cast<swap::RecordId>(records.first[static_cast<std::size_t>(unit)]);
+  line.end = line.next + static_cast<swap::RecordId>(records.of_unit);
   line.done = std::move(done);
   go_on(line);
 }
 
 void SimulatedDrives::go_on(Line& line) {
   const swap::RecordId id = line.next++;
-  const std::span<std::byte> image = line.buffer.bytes().first(line.store->shape(id).image_bytes());
+  swap::StateStore& store = *line.units->store;
+  const std::span<std::byte> image = line.buffer.bytes().first(store.shape(id).image_bytes());
   if (line.reads) {
-    line.store->read(line.io, id, image);
+    store.read(line.io, id, image);
     return;
   }
-  const auto generation = line.store->generation(id);
+  const auto generation = store.generation(id);
   SLUICE_CHECK(generation, "every record was written");
-  line.store->write(line.io, id, *generation + 1, image);
+  store.write(line.io, id, *generation + 1, image);
 }
 
 void SimulatedDrives::on_record_done(swap::RecordIo& io, void* context) noexcept {
@@ -168,7 +168,7 @@ void SimulatedDrives::on_record_done(swap::RecordIo& io, void* context) noexcept
   SimulatedDrives& owner = *line.owner;
   if (!io.status().ok() && owner.status_.ok()) owner.status_ = io.status();
   (line.reads ? owner.bytes_read_ : owner.bytes_written_) +=
-      line.store->shape(line.next - 1).image_bytes();
+      line.units->store->shape(line.next - 1).image_bytes();
   if (line.next < line.end) return go_on(line);
   std::exchange(line.done, nullptr)();
 }

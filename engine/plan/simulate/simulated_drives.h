@@ -2,10 +2,10 @@
 // the run's own: a StateStore and a SwapPipeline read and write the records of the optimizer's
 // state through IoQueues with the run's block size and queue depth. Their backend is a SimDrive
 // with the measured rates, which stores no data. Each unit's parameters are one record of a second
-// store; its inputs are several records of a third.
+// store, its inputs are several records of a third, and its gradient is one of a fourth.
 //
 // Memory:  the pipeline's buffers, as in the run; and one buffer each for reading and for writing
-//          parameters, and the same for inputs.
+//          parameters, and the same for inputs and for gradients.
 // Threads: the loop's.
 // Errors:  those of the store and the pipeline.
 #pragma once
@@ -29,16 +29,21 @@ namespace sluice::engine {
 
 class SimulatedDrives {
  public:
+  // What units have in a store of their own: each has `of_unit` records, one after another.
+  struct UnitRecords {
+    std::vector<swap::RecordSpec> records;  // empty: nothing is on the drives
+    std::vector<int> first;                 // by unit: its first record, if it has any
+    int of_unit = 1;
+  };
   struct Options {
     offload::DuplexRates rates;
     aio::IoQueue::Options queue;
     std::vector<swap::RecordSpec> state;  // in the order of a step
     std::uint64_t state_chunk_bytes = 1 << 20;
     swap::SwapPipeline::Options swap;
-    std::vector<swap::RecordSpec> params;  // by unit; may be empty
-    std::vector<swap::RecordSpec> inputs;  // of units whose inputs are spilled, in unit order
-    int inputs_of_unit = 0;                // records per unit
-    std::vector<int> spilled;              // by unit: its index among the spilled units
+    UnitRecords params;
+    UnitRecords inputs;
+    UnitRecords gradients;
   };
   // Returns after every record was written once.
   static Result<std::unique_ptr<SimulatedDrives>> create(aio::VirtualLoop& loop,
@@ -57,8 +62,15 @@ class SimulatedDrives {
   Status drain();
 
   // At most one transfer of each kind may be in progress.
-  enum class Transfer : std::uint8_t { kReadParams, kWriteParams, kReadInputs, kWriteInputs };
-  static constexpr std::size_t kTransfers = 4;
+  enum class Transfer : std::uint8_t {
+    kReadParams,
+    kWriteParams,
+    kReadInputs,
+    kWriteInputs,
+    kReadGradients,
+    kWriteGradients
+  };
+  static constexpr std::size_t kTransfers = 6;
   void transfer(Transfer what, int unit, std::function<void()> done);
   const Status& status() const { return status_; }  // of the first failed transfer
 
@@ -67,10 +79,15 @@ class SimulatedDrives {
   std::uint64_t bytes_written() const { return bytes_written_ + swap_stats().bytes_written; }
 
  private:
+  struct Units {
+    UnitRecords records;
+    std::unique_ptr<aio::PinnedPool> pool;
+    std::unique_ptr<swap::StateStore> store;
+  };
   // Transfers records one after another.
   struct Line {
     SimulatedDrives* owner = nullptr;
-    swap::StateStore* store = nullptr;
+    Units* units = nullptr;
     bool reads = false;
     swap::RecordIo io;
     aio::PinnedPool::Lease buffer;
@@ -81,9 +98,7 @@ class SimulatedDrives {
 
   SimulatedDrives() = default;
   Status make_state(const Options& options);
-  Status make_lines(const std::vector<swap::RecordSpec>& records, const char* run, Transfer first,
-                    std::unique_ptr<swap::StateStore>& store,
-                    std::unique_ptr<aio::PinnedPool>& pool);
+  Status make_lines(const UnitRecords& records, const char* run, Transfer first, Units& units);
   void wait_for_lines();
   static void go_on(Line& line);
   Status write_all(swap::StateStore& store, std::span<std::byte> buffer);
@@ -97,13 +112,10 @@ class SimulatedDrives {
   std::unique_ptr<aio::IoQueue> reads_;
   std::unique_ptr<aio::IoQueue> writes_;
   std::unique_ptr<aio::PinnedPool> state_pool_;
-  std::unique_ptr<aio::PinnedPool> params_pool_;
-  std::unique_ptr<aio::PinnedPool> inputs_pool_;
   std::unique_ptr<swap::StateStore> state_;
-  std::unique_ptr<swap::StateStore> params_;
-  std::unique_ptr<swap::StateStore> inputs_;
-  int inputs_of_unit_ = 0;
-  std::vector<int> spilled_;
+  Units params_;
+  Units inputs_;
+  Units gradients_;
   std::unique_ptr<swap::SwapPipeline> pipeline_;
   std::vector<swap::RecordId> order_;
   std::array<Line, kTransfers> lines_;

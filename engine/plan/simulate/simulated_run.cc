@@ -74,7 +74,9 @@ class Simulation {
         io_trace_(options.trace != nullptr ? *options.trace : no_trace_),
         rates_(plan.input.speeds, plan.input.step.bytes.cpu_adamw_dram),
         graph_(plan.input.units, plan.placement.places, plan.input.speeds, plan.input.step,
-               {.steps = options.steps + 1, .drives_outside = true, .all_waves = true}) {}
+               {.steps = options.steps + 1, .drives_outside = true, .all_waves = true}) {
+    begun_.fill(offload::kNoTask);
+  }
 
   Result<std::vector<StepMetrics>> run() {
     if (uses_drives()) {
@@ -118,38 +120,32 @@ class Simulation {
            .elements = elements,
            .payload_bytes = offload::state_bytes(memory.types.state(), elements)});
     }
-    bool params = false;
-    for (std::size_t unit = 0; unit < plan_.input.units.size(); ++unit) {
-      const offload::UnitCost& cost = plan_.input.units[unit];
-      const auto bytes =
-          static_cast<std::uint64_t>(cost.streamed_bytes(plan_.input.step.bytes.param));
-      params = params || plan_.placement.places[unit].params_on_nvme;
-      options.params.push_back(
-          {.parameter = cost.name, .elements = cost.streamed_elements(), .payload_bytes = bytes});
-    }
-    if (!params) options.params.clear();
-    add_inputs(options);
+    options.params = moved_by(offload::StepTask::kParamRead, 1);
+    options.inputs = moved_by(offload::StepTask::kInputWrite,
+                              static_cast<int>(plan_.input.step.waves.of_a_wave));
+    options.gradients = moved_by(offload::StepTask::kGradientWrite, 1);
     return options;
   }
 
-  // Adds a record for each micro-batch of a wave, for units whose inputs are spilled.
-  void add_inputs(SimulatedDrives::Options& options) const {
-    options.inputs_of_unit = static_cast<int>(plan_.input.step.waves.of_a_wave);
-    int spilled = 0;
-    for (std::size_t unit = 0; unit < plan_.input.units.size(); ++unit) {
-      const offload::UnitCost& cost = plan_.input.units[unit];
-      const bool is_spilled =
-          plan_.placement.places[unit].activations == offload::ActivationPlace::kSpill;
-      options.spilled.push_back(is_spilled ? spilled++ : -1);
-      const std::uint64_t bytes =
-          cost.unit_input_bytes / static_cast<std::uint64_t>(options.inputs_of_unit);
-      for (int m = 0; is_spilled && m < options.inputs_of_unit; ++m) {
-        options.inputs.push_back({.parameter = cost.name + " input",
-                                  .first_element = static_cast<std::uint64_t>(m),
-                                  .elements = 1,
-                                  .payload_bytes = bytes});
-      }
+  // Records of the bytes that tasks of this kind move for each unit.
+  SimulatedDrives::UnitRecords moved_by(offload::StepTask kind, int of_unit) {
+    std::vector<double> bytes(plan_.input.units.size());
+    for (TaskId id = 0; id < schedule().tasks(); ++id) {
+      if (graph_.kind(id) != kind) continue;
+      double& most = bytes[static_cast<std::size_t>(graph_.unit_of(id))];
+      most = std::max(most, schedule().task(id).work);
     }
+    SimulatedDrives::UnitRecords units{.of_unit = of_unit};
+    for (std::size_t unit = 0; unit < bytes.size(); ++unit) {
+      units.first.push_back(static_cast<int>(units.records.size()));
+      for (int record = 0; bytes[unit] > 0 && record < of_unit; ++record)
+        units.records.push_back({.parameter = plan_.input.units[unit].name,
+                                 .first_element = static_cast<std::uint64_t>(record),
+                                 .elements = 1,
+                                 .payload_bytes = static_cast<std::uint64_t>(bytes[unit]) /
+                                                  static_cast<std::uint64_t>(of_unit)});
+    }
+    return units;
   }
 
   // ---- time
@@ -188,7 +184,7 @@ class Simulation {
   // ---- drives
 
   // All of a step's state is announced when backward begins, and read as buffers permit, as in the
-  // run. Parameters and inputs are transferred one after another.
+  // run. Parameters, inputs and gradients are transferred one after another, each kind on its own.
   void begin_transfers() {
     const TaskId state = schedule().begun_outside(Stream::kStateReads);
     if (state != offload::kNoTask && announced_ < graph_.records().size() &&
@@ -201,6 +197,8 @@ class Simulation {
     begin(Stream::kParamWrites, Transfer::kWriteParams);
     begin(Stream::kInputReads, Transfer::kReadInputs);
     begin(Stream::kInputWrites, Transfer::kWriteInputs);
+    begin(Stream::kGradientReads, Transfer::kReadGradients);
+    begin(Stream::kGradientWrites, Transfer::kWriteGradients);
   }
 
   void begin(Stream stream, SimulatedDrives::Transfer transfer) {
@@ -311,8 +309,7 @@ class Simulation {
   std::int64_t origin_ns_ = 0;
   std::uint64_t turn_ = 0;
   std::size_t announced_ = 0;  // records, over all steps
-  std::array<TaskId, SimulatedDrives::kTransfers> begun_ = {offload::kNoTask, offload::kNoTask,
-                                                            offload::kNoTask, offload::kNoTask};
+  std::array<TaskId, SimulatedDrives::kTransfers> begun_;
   std::vector<Ended> ended_;  // by step
 };
 

@@ -124,6 +124,34 @@ TEST(SimulatedRun, SpillsInputsAtTheSpeedOfTheDrive) {
   }
 }
 
+// Gradients leave for the drive and come back: for the update in one wave, for each addition in
+// more.
+TEST(SimulatedRun, MovesGradientsAtTheSpeedOfTheDrive) {
+  DescribedMachine slow = described();
+  slow.drive_read_gb_per_s = 0.5;
+  slow.drive_write_gb_per_s = 0.5;
+  for (const char* wave : {"6", "2"}) {
+    const Simulated simulated =
+        simulate(devices("nvme", "nvme") +
+                     std::vector<std::string>{"gradient_accumulation_steps=6",
+                                              std::string("placement.wave_micro_batches=") + wave,
+                                              "placement.unit_inputs_to_nvme=on",
+                                              "placement.gradients_to_nvme=on"},
+                 slow);
+    const offload::StepPrediction& predicted = simulated.plan.placement.prediction;
+    ASSERT_GT(simulated.plan.input.step.gradient_buffers, 0);
+    for (const StepMetrics& step : simulated.steps) {
+      const auto written = static_cast<double>(step.nvme_write_bytes);
+      EXPECT_NEAR(written, predicted.nvme_write_bytes, 0.1 * predicted.nvme_write_bytes) << wave;
+      // The last records of state are still in buffers, and are not read again.
+      EXPECT_NEAR(static_cast<double>(step.nvme_read_bytes), predicted.nvme_read_bytes,
+                  0.25 * predicted.nvme_read_bytes)
+          << wave;
+      EXPECT_NEAR(step.step_ms, 1e3 * predicted.step_s, 0.2 * 1e3 * predicted.step_s) << wave;
+    }
+  }
+}
+
 // Effects that predict_step() leaves out.
 TEST(SimulatedRun, FeelsTheRunsBlocksAndQueueDepth) {
   DescribedMachine machine = described();
