@@ -10,6 +10,7 @@
 #include "engine/plan/described_machine.h"
 #include "engine/plan/planner_input.h"
 #include "engine/probe/machine_probe.h"
+#include "offload/planner/at_once.h"
 
 namespace sluice::engine {
 namespace {
@@ -153,24 +154,28 @@ Result<Candidate> best_candidate(const PlanSubject& subject, const config::Confi
   const std::vector<std::int64_t> waves = wave_sizes(config);
   std::optional<Candidate> best;
   std::size_t best_wave = 0;
-  const auto consider = [&](std::size_t wave, bool moves_gradients) -> Status {
-    Candidate made;
-    SLUICE_ASSIGN_OR_RETURN(
-        made.input, input_of(subject, config, machine, budget, {waves[wave], moves_gradients}));
-    SLUICE_ASSIGN_OR_RETURN(made.placement, offload::plan_placement(made.input));
-    if (best && !is_better(made.placement, best->placement)) return {};
-    best = std::move(made);
-    best_wave = wave;
+  const auto consider = [&](std::size_t first, std::size_t end, bool moves_gradients) -> Status {
+    const auto make = [&](std::size_t i) -> Result<Candidate> {
+      Candidate made;
+      SLUICE_ASSIGN_OR_RETURN(made.input, input_of(subject, config, machine, budget,
+                                                   {waves[first + i], moves_gradients}));
+      SLUICE_ASSIGN_OR_RETURN(made.placement, offload::plan_placement(made.input));
+      return made;
+    };
+    SLUICE_ASSIGN_OR_RETURN(auto candidates, offload::made_at_once<Candidate>(end - first, make));
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      if (best && !is_better(candidates[i].placement, best->placement)) continue;
+      best = std::move(candidates[i]);
+      best_wave = first + i;
+    }
     return {};
   };
-  for (std::size_t wave = 0; wave < waves.size(); ++wave)
-    SLUICE_RETURN_IF_ERROR(consider(wave, /*moves_gradients=*/false));
+  SLUICE_RETURN_IF_ERROR(consider(0, waves.size(), /*moves_gradients=*/false));
   if (!could_move_gradients(subject, config, best->placement)) return *std::move(best);
   const bool fits = best->placement.fits;
   const std::size_t first = fits ? std::max<std::size_t>(best_wave, 1) - 1 : 0;
   const std::size_t end = fits ? std::min(best_wave + 2, waves.size()) : waves.size();
-  for (std::size_t wave = first; wave < end; ++wave)
-    SLUICE_RETURN_IF_ERROR(consider(wave, /*moves_gradients=*/true));
+  SLUICE_RETURN_IF_ERROR(consider(first, end, /*moves_gradients=*/true));
   return *std::move(best);
 }
 

@@ -181,8 +181,8 @@ Result<Hint> a_smaller_batch(const PlanSubject& subject, const PlacedRun& placed
 Result<std::vector<offload::FitHint>> fit_hints(const PlanSubject& subject,
                                                 const PlacedRun& placed) {
   if (placed.placement.writes_too_much) return wear_hints(subject, placed);
-  std::vector<offload::FitHint> hints = placed.placement.hints;
-  if (placed.placement.fits) return hints;
+  if (placed.placement.fits) return std::vector<offload::FitHint>();
+  std::vector<offload::FitHint> hints = offload::fit_hints(placed.input);
   SLUICE_ASSIGN_OR_RETURN(const auto drive, a_drive(subject, placed));
   if (drive) {
     const auto behind = std::find_if(hints.begin(), hints.end(), [](const offload::FitHint& it) {
@@ -316,7 +316,7 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& aske
     plan.drive_tbw_assumed = !subject.machine.drive_tbw;
   }
   plan.host_floor_bytes = host_floor(subject, placed);
-  SLUICE_ASSIGN_OR_RETURN(plan.placement.hints, fit_hints(subject, placed));
+  SLUICE_ASSIGN_OR_RETURN(plan.hints, fit_hints(subject, placed));
   if (asked.with_longest_sequence && !subject.is_module) {
     SLUICE_ASSIGN_OR_RETURN(plan.longest_sequence, longest_sequence(subject, placed));
   }

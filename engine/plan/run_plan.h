@@ -162,7 +162,8 @@ struct RankGrowth {
 struct RunPlan {
   MemoryPlan memory;  // if nothing fits: the plan that exceeds the budgets least
   offload::PlannerInput input;
-  offload::PlacementPlan placement;  // .fits, .prediction, .hints
+  offload::PlacementPlan placement;
+  std::vector<offload::FitHint> hints;  // empty: the run fits
   std::vector<offload::WhatIf> what_if;
   ProbeReport machine;
   MachineFacts facts;

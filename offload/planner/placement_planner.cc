@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "aio/units.h"
+#include "offload/planner/at_once.h"
 #include "offload/planner/placement_search.h"
 #include "offload/planner/placement_space.h"
 
@@ -189,7 +190,6 @@ Result<PlacementPlan> plan_placement(const PlannerInput& input) {
   plan.prediction = predict_step(input.units, plan.places, input.speeds, input.step);
   plan.writes_too_much = plan.missing.total() == 0 && excess_writes(input, plan.prediction) > 0;
   plan.fits = plan.missing.total() == 0 && !plan.writes_too_much;
-  if (plan.missing.total() > 0) plan.hints = fit_hints(input);
   return plan;
 }
 
@@ -240,11 +240,15 @@ Result<std::vector<WhatIf>> find_what_ifs(const PlannerInput& input, const Place
     SLUICE_ASSIGN_OR_RETURN(change(Change::kTwiceMicroBatch), options.twice_micro_batch(input));
   }
   if (!input.step.overlap_update) change(Change::kOverlapUpdate).step.overlap_update = true;
+  SLUICE_ASSIGN_OR_RETURN(const auto relieved,
+                          made_at_once<PlacementPlan>(changes.size(), [&](std::size_t i) {
+                            return plan_placement(changes[i].second);
+                          }));
   std::vector<WhatIf> found;
-  for (const auto& [what, changed] : changes) {
-    SLUICE_ASSIGN_OR_RETURN(const PlacementPlan relieved, plan_placement(changed));
-    if (!relieved.fits) continue;
-    found.push_back(what_if(what, plan.prediction, relieved.prediction,
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    if (!relieved[i].fits) continue;
+    const Change what = changes[i].first;
+    found.push_back(what_if(what, plan.prediction, relieved[i].prediction,
                             what == Change::kTwiceMicroBatch ? 2 : 1));
   }
   sort_what_ifs(found);

@@ -10,7 +10,7 @@
 // If nothing fits, fit_hints() names the changes that would make a placement fit. find_what_ifs()
 // names those that would make a placed run faster.
 //
-// Threads: pure functions.
+// Threads: pure functions; find_what_ifs() makes its plans at the same time (at_once.h).
 // Errors:  kInvalidArgument for rules that contradict each other, and for units that form no model.
 //          Not fitting is not an error: the plan reports it.
 #pragma once
@@ -67,7 +67,6 @@ struct PlacementPlan {
   TierBytes used;
   TierBytes missing;             // above the budget
   bool writes_too_much = false;  // nothing is missing, and max_nvme_write_bytes_per_s is exceeded
-  std::vector<FitHint> hints;    // if something is missing
 };
 
 Result<PlacementPlan> plan_placement(const PlannerInput& input);

@@ -192,8 +192,8 @@ Advice advice_of(const config::Config& config, const RunPlan& plan, const offloa
 std::string advice_text(const config::Config& config, const RunPlan& plan,
                         bool activations_are_largest) {
   std::vector<Advice> all;
-  all.reserve(plan.placement.hints.size());
-  for (const offload::FitHint& hint : plan.placement.hints)
+  all.reserve(plan.hints.size());
+  for (const offload::FitHint& hint : plan.hints)
     all.push_back(advice_of(config, plan, hint, activations_are_largest));
   std::stable_sort(all.begin(), all.end(),
                    [](const Advice& a, const Advice& b) { return a.rank < b.rank; });

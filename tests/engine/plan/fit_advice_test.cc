@@ -22,7 +22,7 @@ std::string refusal(const config::Config& config, const Rooms& rooms) {
 }
 
 double needed_gib(const RunPlan& plan) {
-  for (const offload::FitHint& hint : plan.placement.hints) {
+  for (const offload::FitHint& hint : plan.hints) {
     if (hint.change == offload::FitHint::Change::kMoreNvme)
       return static_cast<double>(plan.input.budget.nvme + hint.more_bytes) / kGiB;
   }

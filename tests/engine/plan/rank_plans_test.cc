@@ -185,7 +185,7 @@ TEST(RankPlans, AdviseBudgetsOfAHost) {
   config.budget.nvme_paths.clear();
   const RunPlan plan = planned(config, options);
   ASSERT_FALSE(plan.placement.fits);
-  for (const offload::FitHint& hint : plan.placement.hints) {
+  for (const offload::FitHint& hint : plan.hints) {
     if (hint.change != offload::FitHint::Change::kMoreCpu) continue;
     const double gib = 4 * static_cast<double>(plan.input.budget.cpu + hint.more_bytes) / kGiB;
     EXPECT_GT(gib, 100);

@@ -91,7 +91,7 @@ void apply(const FitHint& hint, const RunPlan& plan, DescribedMachine& machine,
 // Each hint alone suffices.
 void expect_hints_to_be_enough(const RunPlan& plan, const DescribedMachine& machine,
                                const std::vector<std::string>& overrides) {
-  for (const FitHint& hint : plan.placement.hints) {
+  for (const FitHint& hint : plan.hints) {
     DescribedMachine changed = machine;
     std::vector<std::string> file = overrides;
     apply(hint, plan, changed, file);
@@ -111,7 +111,7 @@ bool check(const std::vector<std::string>& overrides, const DescribedMachine& ma
     expect_within(plan, machine);
     return true;
   }
-  EXPECT_FALSE(plan.placement.hints.empty());
+  EXPECT_FALSE(plan.hints.empty());
   EXPECT_GT(plan.placement.missing.total(), 0);
   EXPECT_NE(does_not_fit(config, plan).find("It would fit with "), std::string::npos);
   expect_hints_to_be_enough(plan, machine, overrides);
@@ -252,7 +252,7 @@ TEST(RunPlan, NamesASmallerMicroBatchWhereThatIsEnough) {
   for (const double gpu_gib : {18, 12, 9, 6}) {
     if (check(large, described(gpu_gib))) continue;
     const RunPlan plan = planned(planned_config(large), {.machine = described(gpu_gib)});
-    for (const FitHint& it : plan.placement.hints)
+    for (const FitHint& it : plan.hints)
       if (it.change == Change::kSmallerMicroBatch) smallest = std::min(smallest, it.micro_batch);
   }
   EXPECT_LT(smallest, 128);
@@ -329,7 +329,7 @@ double tb_per_day(const RunPlan& plan) {
 std::string bound(double tb) { return "budget.nvme_tb_per_day=" + std::to_string(tb); }
 
 bool has_hint(const RunPlan& plan, Change change) {
-  const auto& hints = plan.placement.hints;
+  const auto& hints = plan.hints;
   return std::any_of(hints.begin(), hints.end(),
                      [&](const FitHint& it) { return it.change == change; });
 }
