@@ -105,17 +105,21 @@ TaskId FluidSchedule::add(const Task& task) {
   return id;
 }
 
-bool FluidSchedule::may_begin(TaskId id) const {
-  const auto& after = task(id).after;
-  return std::all_of(after.begin(), after.end(),
-                     [this](TaskId it) { return it == kNoTask || times(it).end_s >= 0; });
+// Most looks find that the task still waits for the same one.
+bool FluidSchedule::may_begin(Line& line) const {
+  const auto waits = [this](TaskId it) { return it != kNoTask && times(it).end_s < 0; };
+  if (waits(line.blocker)) return false;
+  const auto& after = task(line.tasks[line.next]).after;
+  const auto* const blocker = std::find_if(after.begin(), after.end(), waits);
+  line.blocker = blocker == after.end() ? kNoTask : *blocker;
+  return blocker == after.end();
 }
 
 // Tasks without work are done immediately.
 bool FluidSchedule::begin_next(Line& line) {
   if (line.active || line.next == line.tasks.size()) return false;
+  if (!may_begin(line)) return false;
   const TaskId id = line.tasks[line.next];
-  if (!may_begin(id)) return false;
   Times& times = times_[static_cast<std::size_t>(id)];
   times.begin_s = now_s_;
   begun_[static_cast<std::size_t>(id)] = true;

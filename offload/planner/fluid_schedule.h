@@ -122,11 +122,12 @@ class FluidSchedule {
     std::vector<TaskId> tasks;
     std::size_t next = 0;
     bool active = false;
-    bool outside = false;  // whether the active task is
-    double left = 0;       // of the active task's work
+    bool outside = false;      // whether the active task is
+    double left = 0;           // of the active task's work
+    TaskId blocker = kNoTask;  // what the next task waited for when it was last looked at
   };
 
-  bool may_begin(TaskId id) const;
+  bool may_begin(Line& line) const;
   void begin_all();
   bool begin_next(Line& line);
   bool runs(const Line& line) const { return line.active && !line.outside; }
