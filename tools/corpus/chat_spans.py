@@ -102,7 +102,7 @@ def of_conversation(templates, conversation, train_on, borders):
     messages = as_the_template_reads(template, conversation.messages, tools)
     conversation = conversation._replace(messages=messages)
     whole, marked = template.render(messages, tools)
-    omitted, dropped = _check_messages(template, conversation, whole)
+    omitted, dropped = _check_messages(template, conversation, whole, train_on)
     try:
         if train_on == "all":
             spans = _all_but(template, conversation, whole)
@@ -261,14 +261,17 @@ def _rendered_before(render, turn):
         return ""
 
 
-def _check_messages(template, conversation, whole):
+def _check_messages(template, conversation, whole, train_on):
     """That the template writes each message that is context, each call, and the reasoning of the
-    last turns. Each is given a mark of its own, and what is written then has to have these. Returns
+    trained turns that answer the last question. Each is given a mark of its own, and what is written then has to have these. Returns
     what is missing and may be, earlier reasoning and tools, and a LeftOut of what may not, or
     None."""
     messages = conversation.messages
-    last_user = max((number for number, message in enumerate(messages)
-                     if message["role"] == "user"), default=-1)
+    last = {message["role"]: number for number, message in enumerate(messages)}
+    answer = last.get("assistant", -1)
+    # Of earlier turns, markers say what is to be learnt.
+    is_free = train_on == "last" or template.has_markers
+    first_needed = answer if is_free else last.get("user", -1)
     marked = [dict(message) for message in messages]
     wanted = []  # (mark, text, reason, detail); no reason: it may be missing
     for number, message in enumerate(marked):
@@ -282,8 +285,10 @@ def _check_messages(template, conversation, whole):
                                         f"{type(message[key]).__name__}")
             reason = DROPPED if key == "content" else NO_REASONING
             detail = f"message {number + 1} ({message['role']})"
-            if key != "content" and (is_context or number < last_user):
+            if key != "content" and (is_context or number < first_needed):
                 reason = None
+            elif key != "content" and number < answer:
+                detail += f"; {ADVICE}"
             wanted.append((mark, message[key], reason, detail))
             message[key] = message[key] + mark
         if message.get("tool_calls"):
