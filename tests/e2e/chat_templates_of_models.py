@@ -1,8 +1,8 @@
 """tools/prepare --chat on the templates that models come with, against transformers.
 
 TRL has such a template and one with generation markers for training, which transformers turns into
-a mask. Where both write the same text, our mask of the first has to be that mask, token by token,
-but for what the generation prompt has written already: TRL marks a part of that, too.
+a mask. Where both write the same text, our mask of the first has to be that mask, token by token.
+TRL also marks a part of what the generation prompt writes, which is left out here.
 """
 
 import datetime
