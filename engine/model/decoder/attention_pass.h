@@ -28,8 +28,9 @@ class AttentionPass {
 
   // For backward.
   struct Kept {
-    Normed norm;     // without its output
-    at::Tensor qkv;  // after the rotation; with norms of heads, before these
+    Normed norm;      // without its output
+    at::Tensor qkv;   // after the rotation; with norms of heads, before these
+    at::Tensor gate;  // of the output; undefined without one
     Attended attended;
   };
 
@@ -42,13 +43,15 @@ class AttentionPass {
 
  private:
   at::Tensor normed_product(Kept& kept) const;
+  at::Tensor without_gate(const at::Tensor& product, Kept& kept) const;
+  at::Tensor with_gate(const at::Tensor& gradient, const at::Tensor& grad_gate) const;
   HeadViews turned(at::Tensor& qkv) const;
   HeadViews turned_heads(const at::Tensor& packed, const HeadShape& heads) const;
   template <typename Visit>
   void for_each_part(const Visit& visit) const;
   Attended attend_in_parts(at::Tensor& qkv) const;
-  at::Tensor attended_gradient(const at::Tensor& attended, const at::Tensor& grad_middle,
-                               const UnitViews& gradients) const;
+  at::Tensor attended_gradient(const at::Tensor& attended, const at::Tensor& gate,
+                               const at::Tensor& grad_middle, const UnitViews& gradients) const;
   at::Tensor backward_whole(Kept& kept, const at::Tensor& grad_middle,
                             const UnitViews& gradients) const;
   at::Tensor backward_in_parts(Kept& kept, const at::Tensor& grad_middle,
