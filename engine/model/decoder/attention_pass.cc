@@ -31,6 +31,10 @@ AttentionPass::AttentionPass(const BlockPass& pass, const BlockRotary& rotary,
               .deterministic = pass.context.deterministic,
               .scale = spec.scale(layer)};
   if (spec.in_parts && pass.pieces.cut() && spec.dropout == 0) parts_ = head_parts(spec.kv_heads);
+  if (spec.head_norms)
+    for (int i = 0; i < 2; ++i)
+      head_factors_[static_cast<std::size_t>(i)] =
+          rms_factor(pass.spec.norm, pass.w[pass.places.query_norm + i]);
   if (!turns_) return;
   // The length that sets the frequencies, if all documents here share it.
   const std::int64_t tokens =
@@ -40,8 +44,7 @@ AttentionPass::AttentionPass(const BlockPass& pass, const BlockRotary& rotary,
 }
 
 HeadNorms AttentionPass::head_norms() const {
-  const int place = pass_.places.query_norm;
-  return {.weights = {pass_.w[place], pass_.w[place + 1]}, .epsilon = pass_.spec.epsilon};
+  return {.weights = {head_factors_[0], head_factors_[1]}, .epsilon = pass_.spec.epsilon};
 }
 
 Rotary AttentionPass::rotary(const HeadShape& heads) const {

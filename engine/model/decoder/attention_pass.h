@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 
 #include "engine/model/decoder/block_pass.h"
@@ -74,6 +75,7 @@ class AttentionPass {
   RotaryStart start_;
   RotaryFrequencies frequencies_;
   at::Tensor of_rows_;
+  std::array<at::Tensor, 2> head_factors_;  // of the norms of queries and keys
 };
 
 }  // namespace sluice::engine

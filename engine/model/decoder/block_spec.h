@@ -19,8 +19,9 @@
 namespace sluice::engine {
 
 enum class NormKind : std::uint8_t {
-  kLayer,  // mean and deviation; a gain and a bias
-  kRms     // root of the mean square; a gain
+  kLayer,       // mean and deviation; a gain and a bias
+  kRms,         // root of the mean square; a gain
+  kRmsFromOne,  // the same, but the factor is 1 + gain, and multiplies before the rounding
 };
 
 struct AttentionSpec {

@@ -169,7 +169,8 @@ class Parameters {
   }
   NormPlaces norm(std::string_view name, std::int64_t elements, NormKind kind) {
     NormPlaces place{.gain = next()};
-    layout_.add(vector(full(name, ".weight"), elements, kGain));
+    const float gain = kind == NormKind::kRmsFromOne ? 0 : kGain;
+    layout_.add(vector(full(name, ".weight"), elements, gain));
     if (kind != NormKind::kLayer) return place;
     place.bias = next();
     layout_.add(vector(full(name, ".bias"), elements, kBias));
@@ -221,8 +222,9 @@ PlacedBlock placed_block(const BlockSpec& block, std::int64_t layer) {
     made.delta_vectors(places, block);
   } else if (block.attention.head_norms) {
     const auto& names = block.names.head_norms;
-    places.query_norm = made.norm(names[0], block.attention.head_dim, NormKind::kRms).gain;
-    made.norm(names[1], block.attention.head_dim, NormKind::kRms);
+    const NormKind kind = block.norm == NormKind::kLayer ? NormKind::kRms : block.norm;
+    places.query_norm = made.norm(names[0], block.attention.head_dim, kind).gain;
+    made.norm(names[1], block.attention.head_dim, kind);
   }
   biases(block.vectors_by_branch ? kOfAttention : 0, all.size());
   return {made.take(), places};
