@@ -11,12 +11,14 @@
 #include "aio/check.h"
 #include "engine/model/gpt2/gpt2_family.h"
 #include "engine/model/llama/llama_family.h"
+#include "engine/model/qwen3_5/qwen3_5_family.h"
 
 namespace sluice::engine {
 namespace {
 
 std::vector<const ModelFamily*>& table() {
-  static std::vector<const ModelFamily*> families = {&gpt2_family(), &llama_family()};
+  static std::vector<const ModelFamily*> families = {&gpt2_family(), &llama_family(),
+                                                     &qwen3_5_family()};
   return families;
 }
 

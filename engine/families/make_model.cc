@@ -9,6 +9,7 @@
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/llama/llama_layout.h"
 #include "engine/model/llama/llama_shape.h"
+#include "engine/model/qwen3_5/qwen3_5_shape.h"
 
 namespace sluice::engine {
 namespace {
@@ -21,9 +22,15 @@ ModelUnits llama_units(const ModelOptions& options) {
   return make_decoder_units(llama_spec(llama_shape(options.shape)), options);
 }
 
+ModelUnits qwen3_5_units(const ModelOptions& options) {
+  return make_decoder_units(qwen3_5_spec(options.shape), options);
+}
+
 std::map<std::string, MakeUnits, std::less<>>& table() {
   static std::map<std::string, MakeUnits, std::less<>> makers = {
-      {std::string(kGpt2Family), &gpt2_units}, {std::string(kLlamaFamily), &llama_units}};
+      {std::string(kGpt2Family), &gpt2_units},
+      {std::string(kLlamaFamily), &llama_units},
+      {std::string(kQwen35Family), &qwen3_5_units}};
   return makers;
 }
 

@@ -13,8 +13,11 @@ namespace {
 // About 10 us of work, enough to justify waking a thread.
 constexpr std::size_t kPieceElements = 1024;
 
+constexpr double kLeastOfLog = 0.01;  // as in transformers, so that no logarithm is infinite
+
 bool is_constant(const ParameterSpec& parameter) {
-  return parameter.initial_std == 0 && parameter.initial_bound == 0;
+  return parameter.initial_std == 0 && parameter.initial_bound == 0 &&
+         parameter.initial_log_bound == 0;
 }
 
 std::uint64_t seed_of(std::uint64_t seed, std::string_view name) {
@@ -59,11 +62,16 @@ void fill_initial(const ParameterSpec& parameter, std::uint64_t seed, std::uint6
   const std::uint64_t own_seed = seed_of(seed, parameter.name);
   const double std = parameter.initial_std;
   const double bound = parameter.initial_bound;
+  const double log_bound = parameter.initial_log_bound;
+  const auto value = [&](double probability) {
+    if (bound > 0) return bound * (2 * probability - 1);
+    if (log_bound > 0) return std::log(kLeastOfLog + (log_bound - kLeastOfLog) * probability);
+    return std * normal_quantile(probability);
+  };
   for (std::size_t i = 0; i < values.size(); ++i) {
     const std::uint64_t bits = counter_bits(own_seed, first_element + i) >> 11;
     const double probability = (static_cast<double>(bits) + 0.5) * 0x1p-53;
-    values[i] = static_cast<float>(bound > 0 ? bound * (2 * probability - 1)
-                                             : std * normal_quantile(probability));
+    values[i] = static_cast<float>(value(probability));
   }
 }
 

@@ -1,6 +1,7 @@
 // The initial values of a parameter. The model's are GPT-2's: normal with deviation 0.02
-// (projections into the residual stream: divided by sqrt(2 * layers)), norms 1, biases 0. Adapters
-// start as in PEFT: A uniform within 1 / sqrt(columns), B 0.
+// (projections into the residual stream: divided by sqrt(2 * layers)), norms 1, biases 0. Decays of
+// a delta rule are Qwen3.5's: the logarithms of uniform rates. Adapters start as in PEFT: A uniform
+// within 1 / sqrt(columns), B 0.
 //
 // Element i of a parameter is a function of (seed, name, i), independent of threads, units and
 // placement. Values are made by range, so a model larger than memory can be initialised. Without

@@ -87,12 +87,17 @@ std::uint64_t ModelLayout::unit_input_bytes(const PassShape& pass) const {
 
 std::uint64_t ModelLayout::kv_cache_bytes(std::int64_t positions,
                                           std::uint64_t number_bytes) const {
+  constexpr std::uint64_t kFp32Bytes = 4;
   std::uint64_t numbers = 0;
+  std::uint64_t states = 0;
   for (const Unit& unit : units_) {
     const KvShape kv = unit.kind->kv_shape();
-    numbers += static_cast<std::uint64_t>(2 * positions * kv.heads * kv.head_dim);
+    const StateShape state = unit.kind->state_shape();
+    numbers += static_cast<std::uint64_t>(2 * positions * kv.heads * kv.head_dim +
+                                          state.inputs * state.input_width);
+    states += static_cast<std::uint64_t>(state.heads * state.key_dim * state.value_dim);
   }
-  return numbers * number_bytes;
+  return numbers * number_bytes + states * kFp32Bytes;
 }
 
 std::uint64_t ModelLayout::peak_bytes(const PassShape& pass, const PeakOptions& options) const {

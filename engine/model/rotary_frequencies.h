@@ -7,7 +7,7 @@
 namespace sluice::engine {
 
 struct RotaryFrequencies {
-  std::vector<float> of_pair;  // radians a position; head_dim / 2 of them
+  std::vector<float> of_pair;  // radians a position; half as many as rotated numbers
   float scale = 1;             // multiplies the rotated numbers (YaRN's attention factor)
 };
 

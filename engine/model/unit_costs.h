@@ -35,6 +35,16 @@ struct KvShape {
   std::int64_t head_dim = 0;
 };
 
+// What a block keeps of a text whatever its length: the last inputs of a convolution, and one fp32
+// state for each head.
+struct StateShape {
+  std::int64_t inputs = 0;  // tokens
+  std::int64_t input_width = 0;
+  std::int64_t heads = 0;
+  std::int64_t key_dim = 0;
+  std::int64_t value_dim = 0;
+};
+
 struct PeakOptions {
   bool cpu = false;
   bool plain_attention = false;  // attention without a fused kernel
@@ -73,6 +83,8 @@ class UnitKind {
   virtual std::uint64_t idle_elements() const { return 0; }
   // A block's entry in the KvCache for each position.
   virtual KvShape kv_shape() const { return {}; }
+  // Its entry for the whole text.
+  virtual StateShape state_shape() const { return {}; }
   // The peak memory on the compute device during a call, with its input, its output or gradient,
   // and saved tensors. Parameters, their gradients and libraries' own memory (cuBLAS' workspace) do
   // not count. An upper bound, close on CUDA; on the CPU it includes fp32 copies of 16-bit numbers.

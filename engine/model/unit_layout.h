@@ -28,7 +28,9 @@ struct ParameterSpec {
   std::uint64_t elements = 0;
   std::int64_t padded_rows = 0;  // shape[0], or more in a padded slot
   float initial_std = 0;         // normal distribution
-  float initial_bound = 0;       // uniform in +-bound; both 0: all are initial_value
+  float initial_bound = 0;       // uniform in +-bound
+  // Logarithms of uniform numbers from 0.01 to this. All three 0: all are initial_value.
+  float initial_log_bound = 0;
   float initial_value = 0;
   // Its gradient is one product per micro-batch, which the first micro-batch's backward can write
   // instead of adding to it (PassContext::overwrites).

@@ -83,6 +83,7 @@ std::size_t TokenFeed::restart_with(std::span<const std::int64_t> text) {
   const auto end = seen_.begin() + static_cast<std::ptrdiff_t>(most);
   seen_.erase(std::mismatch(seen_.begin(), end, text.begin()).first, seen_.end());
   cache_.truncate(static_cast<std::int64_t>(seen_.size()));
+  seen_.resize(static_cast<std::size_t>(cache_.length()));
   return seen_.size();
 }
 

@@ -41,7 +41,8 @@ std::string_view ParameterNames::ours(std::string_view name_in_file) const {
   // The prefixes of torch.compile and DistributedDataParallel.
   for (const std::string_view wrapper : {"module.", "_orig_mod.", "module."})
     if (name_in_file.starts_with(wrapper)) name_in_file.remove_prefix(wrapper.size());
-  if (name_in_file.starts_with(prefix)) name_in_file.remove_prefix(prefix.size());
+  for (const std::string_view start : {prefix, part})
+    if (name_in_file.starts_with(start)) name_in_file.remove_prefix(start.size());
   return name_in_file;
 }
 

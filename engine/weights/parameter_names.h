@@ -17,8 +17,11 @@ namespace sluice::engine {
 
 // The naming rules of a family.
 struct ParameterNames {
-  std::string_view prefix;        // "transformer.", before a file's names; optional there
-  bool prefixes_exports = false;  // whether exports have it
+  std::string_view prefix;  // "transformer.", before a file's names; optional there
+  // "language_model.", which may follow the prefix in files of a model with other parts. Exports
+  // never have it.
+  std::string_view part = {};
+  bool prefixes_exports = false;  // whether exports have the prefix
   bool (*is_buffer)(std::string_view name) =
       nullptr;  // by our name; buffers are ignored. null: none
   // The output projection, which is outside the base model and has no prefix. A tied head is the

@@ -53,7 +53,7 @@ Outcome = collections.namedtuple("Outcome", "kind text")  # "same", "refused" or
 
 def draw_model(draw):
     family = draw.choice(("gpt2", "llama", "llama", "mistral", "qwen2", "qwen3", "qwen3",
-                          "qwen3_moe", "mixtral"))
+                          "qwen3_moe", "mixtral", "qwen3_5"))
     heads = draw.choice((2, 4))
     model = {"model.preset": "custom", "model.layers": draw.choice((2, 3)), "model.heads": heads,
              "model.hidden": heads * draw.choice((8, 10, 16)), "model.vocab": VOCAB,
@@ -62,6 +62,14 @@ def draw_model(draw):
     if family == "gpt2":
         return {**model, "model.family": "gpt2", "model.dropout": draw.choice((0, 0.1)),
                 "model.activation": draw.choice(("gelu_new", "gelu", "relu"))}
+    if family == "qwen3_5":
+        keys = draw.choice((1, 2))
+        return {**model, "model.family": "qwen3_5", "model.kv_heads": draw.choice((1, heads)),
+                "model.head_dim": draw.choice((8, 16)), "model.ffn_multiplier": draw.choice((2, 3)),
+                "model.attention_interval": draw.choice((1, 2)), "model.delta_key_heads": keys,
+                "model.delta_value_heads": keys * draw.choice((1, 2)),
+                "model.delta_key_dim": draw.choice((8, 12)),
+                "model.delta_value_dim": draw.choice((8, 16))}
     model.update({"model.family": "llama", "model.architecture": family,
                   "model.kv_heads": draw.choice((1, heads)),
                   "model.ffn_multiplier": draw.choice((2, 3))})
@@ -85,6 +93,8 @@ def draw_adapters(draw, architecture):
     targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
     if architecture not in WITH_EXPERTS:
         targets += ["gate_proj", "up_proj", "down_proj"]
+    if architecture == "qwen3_5":
+        targets += ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
     some = draw.sample(targets, draw.randint(1, len(targets)))
     return {"recipe.lora.rank": draw.choice((2, 4)), "recipe.lora.dropout": draw.choice((0, 0.2)),
             "recipe.lora.base_bits": draw.choice((16, 8)),
@@ -95,8 +105,8 @@ def draw_adapters(draw, architecture):
 def draw_work(draw, data):
     """The settings that are the same in both ways."""
     work = draw_model(draw)
-    if work["model.family"] == "llama" and draw.random() < 0.5:
-        work.update(draw_adapters(draw, work["model.architecture"]))
+    if work["model.family"] != "gpt2" and draw.random() < 0.5:
+        work.update(draw_adapters(draw, work.get("model.architecture", work["model.family"])))
     kind = draw.choice(("plain", "packed", "chat"))
     work["data.train"] = [str(data / f"{kind}.bin")]
     if kind != "plain":

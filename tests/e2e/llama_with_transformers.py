@@ -45,6 +45,10 @@ CASES = {
                                      "moe_intermediate_size": 40, "norm_topk_prob": True}),
     "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2,
                                   "rope_theta": 1000.0}),
+    "qwen3_5": ("Qwen3_5TextConfig", {
+        "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16, "linear_value_head_dim": 12,
+        "layer_types": ["linear_attention", "linear_attention", "full_attention"]}),
 }
 OTHERS = {
     "ministral": ("MinistralConfig", {"sliding_window": 9, "head_dim": 12,

@@ -45,6 +45,20 @@ BASES = {
                            "output_router_logits": False, "router_aux_loss_coef": 0.001,
                            "num_hidden_layers": 48, "num_attention_heads": 32,
                            "num_key_value_heads": 4, "tie_word_embeddings": False},
+    "qwen3.5_9b_24gb": {"model_type": "qwen3_5", "architectures": [
+        "Qwen3_5ForConditionalGeneration"], "tie_word_embeddings": False, "vision_config": {},
+        "text_config": {"model_type": "qwen3_5_text", "attention_bias": False, "head_dim": 256,
+                        "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 12288,
+                        "full_attention_interval": 4, "linear_conv_kernel_dim": 4,
+                        "linear_key_head_dim": 128, "linear_num_key_heads": 16,
+                        "linear_num_value_heads": 32, "linear_value_head_dim": 128,
+                        "max_position_embeddings": 262144, "num_attention_heads": 16,
+                        "num_hidden_layers": 32, "num_key_value_heads": 4, "rms_norm_eps": 1e-6,
+                        "rope_parameters": {"rope_type": "default", "rope_theta": 10000000,
+                                            "partial_rotary_factor": 0.25,
+                                            "mrope_interleaved": True,
+                                            "mrope_section": [11, 11, 10]},
+                        "tie_word_embeddings": False, "vocab_size": 248320}},
     "llama3_8b_24gb": {"model_type": "llama", "architectures": ["LlamaForCausalLM"],
                        "attention_bias": False, "hidden_act": "silu", "hidden_size": 4096,
                        "intermediate_size": 14336, "max_position_embeddings": 131072,
@@ -61,8 +75,9 @@ BASES = {
                         "rope_theta": 1000000.0, "sliding_window": None,
                         "tie_word_embeddings": False, "vocab_size": 32768},
 }
-SHAPES.update({name: (base["num_hidden_layers"], base["hidden_size"])
-               for name, base in BASES.items()})
+TEXTS = {name: base.get("text_config", base) for name, base in BASES.items()}
+SHAPES.update({name: (text["num_hidden_layers"], text["hidden_size"])
+               for name, text in TEXTS.items()})
 
 
 # The section of `sluice config` for keys without effect, where only the length was overruled.
@@ -149,9 +164,13 @@ class ReadyConfigurations(SluiceRuns):
         made, base = self.path / f"{architecture}-made", self.path / f"{architecture}-base"
         if not base.exists():
             experts = {"experts": 4, "experts_per_token": 2} if "moe" in architecture else {}
-            run = self.write_run({"model": {"preset": "custom", "family": "llama", "kv_heads": 1,
-                                            "architecture": architecture, "ffn_multiplier": 2,
-                                            **experts},
+            model = {"family": "llama", "architecture": architecture, **experts}
+            if architecture == "qwen3_5":
+                model = {"family": architecture, "head_dim": 16, "attention_interval": 2,
+                         "delta_key_heads": 1, "delta_value_heads": 2, "delta_key_dim": 8,
+                         "delta_value_dim": 8}
+            run = self.write_run({"model": {"preset": "custom", "kv_heads": 1, "ffn_multiplier": 2,
+                                            **model},
                                   "bf16": {"enabled": True}})
             self.sluice("train", run, "--out", made, "--steps", 1, *words_of(SMALL), *words)
             self.sluice("export", made, base, "--tokenizer", "bytes")

@@ -1,5 +1,6 @@
 #include "engine/model/decoder/attention_pass.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 
@@ -8,6 +9,7 @@
 
 #include "engine/model/kv_cache.h"
 #include "engine/model/ops/bias_gradient.h"
+#include "engine/model/ops/gated_norm.h"
 
 namespace sluice::engine {
 
@@ -29,6 +31,10 @@ AttentionPass::AttentionPass(const BlockPass& pass, const BlockRotary& rotary,
               .deterministic = pass.context.deterministic,
               .scale = spec.scale(layer)};
   if (spec.in_parts && pass.pieces.cut() && spec.dropout == 0) parts_ = head_parts(spec.kv_heads);
+  if (spec.head_norms)
+    for (int i = 0; i < 2; ++i)
+      head_factors_[static_cast<std::size_t>(i)] =
+          rms_factor(pass.spec.norm, pass.w[pass.places.query_norm + i]);
   if (!turns_) return;
   // The length that sets the frequencies, if all documents here share it.
   const std::int64_t tokens =
@@ -38,22 +44,53 @@ AttentionPass::AttentionPass(const BlockPass& pass, const BlockRotary& rotary,
 }
 
 HeadNorms AttentionPass::head_norms() const {
-  const int place = pass_.places.query_norm;
-  return {.weights = {pass_.w[place], pass_.w[place + 1]}, .epsilon = pass_.spec.epsilon};
+  return {.weights = {head_factors_[0], head_factors_[1]}, .epsilon = pass_.spec.epsilon};
 }
 
 Rotary AttentionPass::rotary(const HeadShape& heads) const {
   return {.heads = heads, .frequencies = frequencies_, .place = start_, .of_rows = of_rows_};
 }
 
+namespace {
+
+// The columns of queries or gates, which alternate head by head: [B, T, heads * head_dim].
+at::Tensor of_gated_queries(const at::Tensor& product, const HeadShape& heads, std::int64_t which) {
+  return product.narrow(-1, 0, 2 * heads.query_width())
+      .unflatten(-1, {heads.heads, 2, heads.head_dim})
+      .select(3, which)
+      .flatten(2);
+}
+
+}  // namespace
+
 // ---- forward
+
+// Moves the gates of a product's heads to `kept`. Returns queries, keys and values.
+at::Tensor AttentionPass::without_gate(const at::Tensor& product, Kept& kept) const {
+  const HeadShape& heads = options_.heads;
+  kept.gate = of_gated_queries(product, heads, 1);
+  return at::cat({of_gated_queries(product, heads, 0),
+                  product.narrow(-1, 2 * heads.query_width(), 2 * heads.key_width())},
+                 -1);
+}
+
+// The inverse for gradients.
+at::Tensor AttentionPass::with_gate(const at::Tensor& gradient, const at::Tensor& grad_gate) const {
+  const HeadShape& heads = options_.heads;
+  const auto by_head = [&](const at::Tensor& of) {
+    return of.narrow(-1, 0, heads.query_width()).unflatten(-1, {heads.heads, heads.head_dim});
+  };
+  return at::cat({at::stack({by_head(gradient), by_head(grad_gate)}, 3).flatten(2),
+                  gradient.narrow(-1, heads.query_width(), 2 * heads.key_width())},
+                 -1);
+}
 
 at::Tensor AttentionPass::normed_product(Kept& kept) const {
   Normed normed = norm_.normed(pass_.w, input_);
   at::Tensor qkv = qkv_.output(normed.output);
   normed.output.reset();
   kept.norm = std::move(normed);
-  return qkv;
+  return pass_.spec.attention.output_gate ? without_gate(qkv, kept) : qkv;
 }
 
 // The heads of packed rows; without norms of heads these are already rotated.
@@ -104,20 +141,24 @@ at::Tensor AttentionPass::forward(Kept& kept, bool keep) const {
   Attended attended = parts_ > 1 ? attend_in_parts(qkv) : attention(turned(qkv), options_);
   if (keep) kept.qkv = qkv;
   qkv.reset();
-  at::Tensor branch = projection_.output(attended.output);
+  at::Tensor branch = projection_.output(
+      kept.gate.defined() ? sigmoid_gated(attended.output, kept.gate) : attended.output);
   if (keep) kept.attended = std::move(attended);
   return branch;
 }
 
 at::Tensor AttentionPass::extend(KvCache& cache) const {
-  Kept unused;
-  at::Tensor qkv = normed_product(unused);
+  Kept kept;
+  at::Tensor qkv = normed_product(kept);
   const HeadViews heads = turned(qkv);
   cache.put(layer_, heads.key, heads.value);
-  if (cache.length() == 0) return projection_.output(attention(heads, options_).output);
   const std::int64_t positions = cache.length() + input_.size(1);
-  return projection_.output(attend_last(
-      {heads.query, cache.keys(layer_, positions), cache.values(layer_, positions)}, options_));
+  const at::Tensor output = cache.length() == 0
+                                ? attention(heads, options_).output
+                                : attend_last({heads.query, cache.keys(layer_, positions),
+                                               cache.values(layer_, positions)},
+                                              options_);
+  return projection_.output(kept.gate.defined() ? sigmoid_gated(output, kept.gate) : output);
 }
 
 // ---- backward
@@ -127,15 +168,19 @@ bool AttentionPass::sums_bias_with_heads() const {
   return !turns_ && parts_ == 1 && pass_.places.qkv.parts == 1;
 }
 
-at::Tensor AttentionPass::attended_gradient(const at::Tensor& attended,
+// Replaces the gate by its gradient.
+at::Tensor AttentionPass::attended_gradient(const at::Tensor& attended, const at::Tensor& gate,
                                             const at::Tensor& grad_middle,
                                             const UnitViews& gradients) const {
   const at::Tensor dropped =
       drop_and_accumulate(grad_middle, pass_.residual_dropout(DropoutSite::kProjection),
                           gradient_of(gradients, pass_.places.projection.bias));
   const ProductsPass::Backward projection(projection_, dropped);
-  projection.put_matrices(gradients, attended, pass_.context.overwrites);
-  return projection.input_gradient();
+  projection.put_matrices(gradients, gate.defined() ? sigmoid_gated(attended, gate) : attended,
+                          pass_.context.overwrites);
+  at::Tensor gradient = projection.input_gradient();
+  if (gate.defined()) sigmoid_gated_backward(gradient, attended, gate);
+  return gradient;
 }
 
 void AttentionPass::norm_heads_backward(at::Tensor& gradient, const at::Tensor& packed,
@@ -152,7 +197,7 @@ at::Tensor AttentionPass::backward_whole(Kept& kept, const at::Tensor& grad_midd
   at::Tensor gradient;
   {
     const Attended attended = std::move(kept.attended);
-    gradient = attended_gradient(attended.output, grad_middle, gradients);
+    gradient = attended_gradient(attended.output, kept.gate, grad_middle, gradients);
     const at::Tensor bias =
         sums_bias_with_heads() ? gradient_of(gradients, pass_.places.qkv.bias) : at::Tensor();
     gradient =
@@ -169,7 +214,8 @@ at::Tensor AttentionPass::backward_in_parts(Kept& kept, const at::Tensor& grad_m
   at::Tensor qkv = std::move(kept.qkv);
   const Attended attended = std::move(kept.attended);
   const at::Tensor& sums = attended.logsumexp;
-  const at::Tensor grad_output = attended_gradient(attended.output, grad_middle, gradients);
+  const at::Tensor grad_output =
+      attended_gradient(attended.output, kept.gate, grad_middle, gradients);
   for_each_part([&](std::int64_t index, const HeadPart& part, const AttentionOptions& options) {
     const at::Tensor packed = part.packed(qkv);
     const Attended some = {.output = part.queries(attended.output).contiguous(),
@@ -193,6 +239,7 @@ at::Tensor AttentionPass::backward(Kept kept, const at::Tensor& grad_middle,
                                      : backward_whole(kept, grad_middle, gradients);
     if (turns_ && !pass_.spec.attention.head_norms)
       rotate_backward(gradient, rotary(options_.heads));
+    if (kept.gate.defined()) gradient = with_gate(gradient, std::exchange(kept.gate, {}));
     const ProductsPass::Backward products(qkv_, gradient);
     if (!sums_bias_with_heads()) products.put_biases(gradients);
     products.put_matrices(gradients, norm_.normed(pass_.w, input_).output,

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 
 #include "engine/model/decoder/block_pass.h"
@@ -28,8 +29,9 @@ class AttentionPass {
 
   // For backward.
   struct Kept {
-    Normed norm;     // without its output
-    at::Tensor qkv;  // after the rotation; with norms of heads, before these
+    Normed norm;      // without its output
+    at::Tensor qkv;   // after the rotation; with norms of heads, before these
+    at::Tensor gate;  // of the output; undefined without one
     Attended attended;
   };
 
@@ -42,13 +44,15 @@ class AttentionPass {
 
  private:
   at::Tensor normed_product(Kept& kept) const;
+  at::Tensor without_gate(const at::Tensor& product, Kept& kept) const;
+  at::Tensor with_gate(const at::Tensor& gradient, const at::Tensor& grad_gate) const;
   HeadViews turned(at::Tensor& qkv) const;
   HeadViews turned_heads(const at::Tensor& packed, const HeadShape& heads) const;
   template <typename Visit>
   void for_each_part(const Visit& visit) const;
   Attended attend_in_parts(at::Tensor& qkv) const;
-  at::Tensor attended_gradient(const at::Tensor& attended, const at::Tensor& grad_middle,
-                               const UnitViews& gradients) const;
+  at::Tensor attended_gradient(const at::Tensor& attended, const at::Tensor& gate,
+                               const at::Tensor& grad_middle, const UnitViews& gradients) const;
   at::Tensor backward_whole(Kept& kept, const at::Tensor& grad_middle,
                             const UnitViews& gradients) const;
   at::Tensor backward_in_parts(Kept& kept, const at::Tensor& grad_middle,
@@ -71,6 +75,7 @@ class AttentionPass {
   RotaryStart start_;
   RotaryFrequencies frequencies_;
   at::Tensor of_rows_;
+  std::array<at::Tensor, 2> head_factors_;  // of the norms of queries and keys
 };
 
 }  // namespace sluice::engine

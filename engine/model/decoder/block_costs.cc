@@ -28,6 +28,11 @@ std::uint64_t block_idle_elements(const BlockSpec& block) {
                                     experts.width);
 }
 
+std::int64_t delta_backward_numbers(const DeltaHeads& heads) {
+  const std::int64_t states = 3 * heads.key_dim * heads.value_dim / kDeltaChunk;
+  return 20 * heads.key_dim + 12 * heads.value_dim + 12 * kDeltaChunk + states;
+}
+
 AttentionCosts attention_costs(const BlockSpec& block) {
   return {.heads = block.attention.heads,
           .kv_heads = block.attention.kv_heads,
@@ -41,10 +46,10 @@ Flops block_flops(const BlockSpec& block, const AdapterNumbers& adapters, std::i
   const double mlp_out = 2 * hidden * static_cast<double>(block.mlp_width());
   const double router = 2 * hidden * static_cast<double>(block.experts.count);
   const double weights =
-      2 * hidden *
-          static_cast<double>(block.attention.qkv_width() + block.attention.query_width()) +
-      router + mlp_in + mlp_out;
-  const double scores = 2 * attention_costs(block).score_products(tokens);
+      2 * hidden * static_cast<double>(block.mixer_in_width() + block.mixer_width()) + router +
+      mlp_in + mlp_out;
+  const double scores =
+      block.delta.exists() ? 0 : 2 * attention_costs(block).score_products(tokens);
   const double added = 2 * (adapters.in + adapters.out);
   // The gradients of the trained weights; for adapters also A's product, which is recomputed.
   const double gradients = added > 0 ? 2 * added + 2 * adapters.in : weights;
@@ -58,12 +63,26 @@ Flops block_flops(const BlockSpec& block, const AdapterNumbers& adapters, std::i
           .recompute = weights + added - mlp_out + 2 * scores - in_pieces};
 }
 
+// A delta rule's bytes for each token. Its products are too narrow to be bound by anything else.
+Traffic delta_traffic(const BlockSpec& block, std::int64_t number_bytes) {
+  if (!block.delta.exists()) return {};
+  const DeltaHeads& heads = block.delta.heads;
+  // The convolution and the gate read and write rows; backward does so for gradients, too.
+  const auto rows =
+      static_cast<double>((2 * heads.qkv_width() + 3 * heads.value_width()) * number_bytes);
+  const auto fp32 = static_cast<double>(heads.value_heads * delta_backward_numbers(heads) * 4);
+  return {.forward = rows + fp32, .backward = 2 * rows + 3 * fp32};
+}
+
 Traffic block_traffic(const BlockSpec& block, std::int64_t number_bytes) {
   const AttentionSpec& attention = block.attention;
   const auto hidden = static_cast<double>(block.hidden);
   const auto mlp = static_cast<double>(block.mlp_width());
   const auto turned = static_cast<double>(attention.query_width() + attention.key_width());
-  const double heads = attention.rope.exists() ? 2 * turned * (attention.head_norms ? 2 : 1) : 0;
+  const bool turns = attention.rope.exists() && !block.delta.exists();
+  const double heads = turns ? 2 * turned * (attention.head_norms ? 2 : 1) : 0;
+  const double gates = block.delta.exists() ? 0 : 3 * static_cast<double>(attention.gate_width());
+  const Traffic delta = delta_traffic(block, number_bytes);
   const auto width = static_cast<double>(number_bytes);
   // Two norms each read and write a row, two residuals each read two rows and write one, and an
   // activation reads and writes. Backward reads gradient and input, and adds to the stream's
@@ -73,8 +92,10 @@ Traffic block_traffic(const BlockSpec& block, std::int64_t number_bytes) {
   const double in_forward = block.mlp.gated ? 3 * mlp : 2 * mlp;
   const double in_backward = block.mlp.gated ? 6 * mlp : 4 * mlp;
   const Traffic experts = experts_traffic(block, number_bytes);
-  return {.forward = width * (10 * hidden + heads + in_forward) + experts.forward,
-          .backward = width * (8 * hidden + biases + heads + in_backward) + experts.backward};
+  return {.forward =
+              width * (10 * hidden + heads + gates + in_forward) + experts.forward + delta.forward,
+          .backward = width * (8 * hidden + biases + heads + 2 * gates + in_backward) +
+                      experts.backward + delta.backward};
 }
 
 std::uint64_t block_saved_bytes(const BlockSpec& block, const PassShape& pass) {
@@ -83,12 +104,11 @@ std::uint64_t block_saved_bytes(const BlockSpec& block, const PassShape& pass) {
   // A mean and a reciprocal deviation, or one number, of both norms or of the first.
   const std::int64_t of_norm = block.norm == NormKind::kLayer ? 2 : 1;
   const std::int64_t statistics = of_norm * (cut ? 1 : 2);
-  const std::int64_t numbers = block.attention.qkv_width() + block.attention.query_width() +
-                               block.hidden +
+  const std::int64_t numbers = block.mixer_in_width() + block.mixer_width() + block.hidden +
                                (cut ? 0 : block.mlp_in_width() + block.experts.count);
+  const std::int64_t sums = block.delta.exists() ? 0 : block.attention.heads;
   return static_cast<std::uint64_t>(
-      pass.rows() *
-      (numbers * pass.number_bytes + (statistics + block.attention.heads) * kFp32Bytes));
+      pass.rows() * (numbers * pass.number_bytes + (statistics + sums) * kFp32Bytes));
 }
 
 }  // namespace sluice::engine

@@ -26,6 +26,10 @@ std::uint64_t block_idle_elements(const BlockSpec& block);
 
 AttentionCosts attention_costs(const BlockSpec& block);
 
+// The fp32 numbers of a delta rule's backward, for each token and value head that are computed at a
+// time (delta_part_heads()).
+std::int64_t delta_backward_numbers(const DeltaHeads& heads);
+
 // UnitKind::flops().
 Flops block_flops(const BlockSpec& block, const AdapterNumbers& adapters, std::int64_t tokens);
 
@@ -33,8 +37,9 @@ Flops block_flops(const BlockSpec& block, const AdapterNumbers& adapters, std::i
 // gate.
 Traffic block_traffic(const BlockSpec& block, std::int64_t number_bytes);
 
-// UnitKind::saved_bytes(): queries, keys and values; attention's output; the residual stream
-// between the branches; and, unless it is computed in pieces, the feed-forward before its
+// UnitKind::saved_bytes(): queries, keys and values, with the gate of the output; attention's
+// output; the residual stream between the branches. A delta rule has its products and its output
+// instead of attention's. Unless it is computed in pieces, also the feed-forward before its
 // activation, and the router's logits. Also fp32 statistics of the norms and a sum for each head.
 std::uint64_t block_saved_bytes(const BlockSpec& block, const PassShape& pass);
 

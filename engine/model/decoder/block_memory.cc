@@ -4,6 +4,7 @@
 
 #include "engine/model/decoder/block_costs.h"
 #include "engine/model/decoder/experts_costs.h"
+#include "engine/model/fp32_pieces.h"
 #include "engine/model/op_costs.h"
 #include "engine/model/row_pieces.h"
 
@@ -36,7 +37,7 @@ class BlockMemory {
   std::uint64_t peak() const {
     const std::uint64_t saved = block_saved_bytes(block_, pass_) + dropped_bytes();
     if (pieces_.cut()) return in_pieces(saved);
-    return std::max(saved + feed_forward_bytes(pass_), attention_bytes()) + adapter_bytes(pass_);
+    return std::max(saved + feed_forward_bytes(pass_), mixer_bytes()) + adapter_bytes(pass_);
   }
 
  private:
@@ -52,8 +53,8 @@ class BlockMemory {
         saved + numbers_bytes(piece, block_.mlp_in_width() + block_.experts.count) + of_piece +
         adapter_bytes(piece);
     const std::uint64_t end =
-        numbers_bytes(pass_, 2 * block_.hidden + attention_.qkv_width()) + norm_bytes(pass_);
-    return std::max(feed_forward, std::max(attention_bytes(), end) + adapter_bytes(pass_));
+        numbers_bytes(pass_, 2 * block_.hidden + block_.mixer_in_width()) + norm_bytes(pass_);
+    return std::max(feed_forward, std::max(mixer_bytes(), end) + adapter_bytes(pass_));
   }
 
   // What dropout makes of the output's gradient.
@@ -92,6 +93,33 @@ class BlockMemory {
                         block_, pass, options_,
                         {.activated = is_fused ? 2 : kCopies, .is_trained = !lora_.exists()}),
                     numbers_bytes(pass, 2 * block_.hidden + block_.mlp_width()) + norm_bytes(pass));
+  }
+
+  // The first branch's backward. A gate has a gradient, and opens attention's output again.
+  std::uint64_t mixer_bytes() const {
+    if (block_.delta.exists()) return delta_bytes();
+    return attention_bytes() + numbers_bytes(pass_, 2 * attention_.gate_width());
+  }
+
+  // The residual stream's gradient; products and their gradient; the convolution's output with its
+  // gradient, and that of the rule's output. In addition the widest of what is computed in parts.
+  std::uint64_t delta_bytes() const {
+    const DeltaHeads& heads = block_.delta.heads;
+    const std::int64_t width = block_.delta.in_width();
+    const std::uint64_t held = numbers_bytes(
+        pass_, block_.hidden + 2 * width + 2 * heads.qkv_width() + heads.value_width());
+    const std::int64_t chunk = std::min(kDeltaChunk, pass_.tokens);
+    const std::int64_t padded = (pass_.tokens + chunk - 1) / chunk * chunk;
+    const std::int64_t part = delta_part_heads(heads, pass_.rows()) * heads.groups();
+    const std::uint64_t rule =
+        bytes(pass_.micro_batch * padded * part * delta_backward_numbers(heads) * kFp32Bytes);
+    const std::uint64_t numbers =
+        bytes(pass_.rows() * 5 * heads.value_heads * kFp32Bytes);  // rates, decays, gradients
+    constexpr std::int64_t kRowCopies = 10;  // of a piece, by the convolution and the gated norm
+    const std::int64_t piece = std::min(pass_.rows() * heads.qkv_width(), kFp32PieceNumbers);
+    const std::uint64_t rows = bytes(kRowCopies * piece * kFp32Bytes);
+    return held + numbers +
+           std::max({rule, rows, product_copies_bytes(pass_, options_, block_.hidden, width)});
   }
 
   // Attention's backward, and the rotation of its gradient.
@@ -148,7 +176,8 @@ class BlockMemory {
   // The fp32 copies of a rotation by ATen's operators.
   std::int64_t turn_copies() const {
     constexpr std::int64_t kPairs = 2;  // each thread of the kernel has a pack of each half
-    if (fuses_rows(pass_, options_, attention_.head_dim / kPairs)) return 0;
+    const bool is_whole = attention_.rope.share == 1 && block_.norm != NormKind::kRmsFromOne;
+    if (is_whole && fuses_rows(pass_, options_, attention_.head_dim / kPairs)) return 0;
     return attention_.head_norms ? 6 : 3;
   }
 
@@ -185,7 +214,8 @@ bool fuses_rows(const PassShape& pass, const PeakOptions& options, std::int64_t 
 std::uint64_t norm_copies_bytes(NormKind kind, std::int64_t hidden, const PassShape& pass,
                                 const PeakOptions& options) {
   constexpr std::int64_t kCopies = 5;
-  if (kind == NormKind::kLayer || fuses_rows(pass, options, hidden)) return 0;
+  if (kind == NormKind::kLayer) return 0;
+  if (kind == NormKind::kRms && fuses_rows(pass, options, hidden)) return 0;
   return bytes(pass.rows() * kCopies * hidden * kFp32Bytes);
 }
 

@@ -9,6 +9,9 @@
 
 namespace sluice::engine {
 
+// What an RMSNorm multiplies by: the gain itself, or 1 + gain in fp32 (float64 for float64).
+at::Tensor rms_factor(NormKind kind, const at::Tensor& gain);
+
 struct BlockNorm {
   NormKind kind;
   double epsilon;

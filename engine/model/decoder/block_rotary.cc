@@ -8,8 +8,8 @@
 namespace sluice::engine {
 
 BlockRotary::BlockRotary(const Rope& rope, std::int64_t head_dim)
-    : rope_(rope), head_dim_(head_dim) {
-  if (exists()) within_context_ = rope_frequencies(rope, head_dim, rope.original_context);
+    : rope_(rope), rotated_(rope.rotated(head_dim)) {
+  if (exists()) within_context_ = rope_frequencies(rope, rotated_, rope.original_context);
 }
 
 bool BlockRotary::keys_depend_on_length(std::int64_t tokens) const {
@@ -18,7 +18,7 @@ bool BlockRotary::keys_depend_on_length(std::int64_t tokens) const {
 
 RotaryFrequencies BlockRotary::at(std::int64_t tokens) const {
   if (!keys_depend_on_length(tokens)) return within_context_;
-  return rope_frequencies(rope_, head_dim_, tokens);
+  return rope_frequencies(rope_, rotated_, tokens);
 }
 
 at::Tensor BlockRotary::of_tokens(const Documents* documents, at::Device device) const {

@@ -28,7 +28,7 @@ class BlockRotary {
 
  private:
   Rope rope_;
-  std::int64_t head_dim_;
+  std::int64_t rotated_;  // numbers of a head
   RotaryFrequencies within_context_;
 };
 

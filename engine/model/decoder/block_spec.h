@@ -13,13 +13,15 @@
 
 #include "engine/model/activation.h"
 #include "engine/model/decoder/rope_frequencies.h"
+#include "engine/model/delta_heads.h"
 #include "engine/model/row_pieces.h"
 
 namespace sluice::engine {
 
 enum class NormKind : std::uint8_t {
-  kLayer,  // mean and deviation; a gain and a bias
-  kRms     // root of the mean square; a gain
+  kLayer,       // mean and deviation; a gain and a bias
+  kRms,         // root of the mean square; a gain
+  kRmsFromOne,  // the same, but the factor is 1 + gain, and multiplies before the rounding
 };
 
 struct AttentionSpec {
@@ -29,6 +31,8 @@ struct AttentionSpec {
   bool qkv_bias = false;
   bool output_bias = false;
   bool head_norms = false;  // of queries and keys
+  // The queries' product has a gate for each head's output, after the head's queries.
+  bool output_gate = false;
   std::int64_t window = 0;  // keys visible to a query; 0: all up to it
 
   Rope rope;              // head norms need one
@@ -48,6 +52,21 @@ struct AttentionSpec {
   std::int64_t query_width() const { return heads * head_dim; }
   std::int64_t key_width() const { return kv_heads * head_dim; }
   std::int64_t qkv_width() const { return query_width() + 2 * key_width(); }
+  std::int64_t gate_width() const { return output_gate ? query_width() : 0; }
+  std::int64_t in_width() const { return qkv_width() + gate_width(); }  // of its first products
+};
+
+// A gated delta rule instead of attention: products, a causal convolution of queries, keys and
+// values, the rule (ops/gated_delta_rule.h), and a gated RMSNorm of each head's output.
+struct DeltaSpec {
+  DeltaHeads heads;
+  std::int64_t taps = 0;  // tokens that the convolution sees
+
+  bool exists() const { return taps > 0; }
+  // Queries, keys and values; the gate; the rates; the decays.
+  std::int64_t in_width() const {
+    return heads.qkv_width() + heads.value_width() + 2 * heads.value_heads;
+  }
 };
 
 struct MlpSpec {
@@ -71,6 +90,16 @@ struct ExpertsSpec {
   bool exist() const { return count > 0; }
 };
 
+// The names of a gated delta rule. The decay's end without ".weight".
+struct DeltaNames {
+  std::array<std::string_view, 4> in;  // queries, keys and values; the gate; rates; decays
+  std::string_view convolution;
+  std::string_view decay_bias;
+  std::string_view decay_rate;
+  std::string_view norm;
+  std::string_view out;
+};
+
 // Names without the block's own, and without ".weight" and ".bias".
 struct BlockNames {
   std::string_view blocks;                 // "layers", for the blocks "layers.0", "layers.1", ...
@@ -84,6 +113,7 @@ struct BlockNames {
   std::string_view norm1;
   std::string_view norm2;
   std::array<std::string_view, 2> head_norms;  // of queries, of keys
+  DeltaNames delta = {};
 
   bool has_packed_qkv() const { return qkv[1].empty(); }
 };
@@ -91,9 +121,10 @@ struct BlockNames {
 struct BlockSpec {
   std::int64_t hidden = 0;
   NormKind norm = NormKind::kLayer;  // before attention, and before the feed-forward
-  AttentionSpec attention;
-  MlpSpec mlp;          // unused with experts
-  ExpertsSpec experts;  // instead of `mlp`
+  AttentionSpec attention;           // unused with a delta rule
+  DeltaSpec delta;                   // instead of `attention`
+  MlpSpec mlp;                       // unused with experts
+  ExpertsSpec experts;               // instead of `mlp`
   BlockNames names;
   // Matrices are stored as [in, out]; otherwise as [out, in], as in torch's Linear.
   bool stores_in_first = false;
@@ -108,6 +139,13 @@ struct BlockSpec {
   // Numbers of a token after the feed-forward's activation, and before it; of all its experts.
   std::int64_t mlp_width() const {
     return experts.exist() ? experts.per_token * experts.width : mlp.width;
+  }
+  // Columns of the first branch's first products, and numbers of a token before its last one.
+  std::int64_t mixer_in_width() const {
+    return delta.exists() ? delta.in_width() : attention.in_width();
+  }
+  std::int64_t mixer_width() const {
+    return delta.exists() ? delta.heads.value_width() : attention.query_width();
   }
   std::int64_t mlp_in_width() const { return experts.exist() ? 2 * mlp_width() : mlp.in_width(); }
 };
@@ -127,7 +165,7 @@ struct LayerWindow {
 };
 
 struct DecoderSpec {
-  BlockSpec block;  // without a window
+  BlockSpec block;  // without a window, and with attention
   std::int64_t layers = 0;
   std::int64_t vocab = 0;
   std::int64_t positions = 0;           // learned ones; 0: none
@@ -137,10 +175,14 @@ struct DecoderSpec {
   std::string_view final_norm;
   double embedding_dropout = 0;
   LayerWindow window;
+  std::int64_t attention_interval = 1;  // so many blocks end with one that attends
+  DeltaSpec delta;                      // of the others
 
+  bool attends(std::int64_t layer) const { return (layer + 1) % attention_interval == 0; }
   BlockSpec block_at(std::int64_t layer) const {
     BlockSpec spec = block;
     if (window.has(layer)) spec.attention.window = window.tokens;
+    if (!attends(layer)) spec.delta = delta;
     return spec;
   }
 };

@@ -7,6 +7,7 @@
 
 #include "aio/check.h"
 #include "engine/model/decoder/attention_pass.h"
+#include "engine/model/decoder/delta_pass.h"
 #include "engine/model/decoder/feed_forward_pass.h"
 #include "engine/model/kv_cache.h"
 
@@ -27,7 +28,8 @@ enum SavedTensor : std::size_t {
   kRstd2,
   kInner,
   kRouterLogits,  // with experts, instead of kInner
-  kGateAndUp
+  kGateAndUp,
+  kOutputGate
 };
 
 // The results of a forward pass, except the last product and what is cheap to recompute.
@@ -51,12 +53,14 @@ std::vector<at::Tensor> pack(const Kept& kept) {
           kept.feed_forward.norm.rstd,
           kept.feed_forward.inner,
           kept.feed_forward.experts.logits,
-          kept.feed_forward.experts.gate_and_up};
+          kept.feed_forward.experts.gate_and_up,
+          kept.attention.gate};
 }
 
 Kept take(Saved& saved) {
   Kept kept = {.attention = {.norm = {{}, saved.take(kMean1), saved.take(kRstd1)},
                              .qkv = saved.take(kQkv),
+                             .gate = saved.take(kOutputGate),
                              .attended = {saved.take(kAttended), saved.take(kLogsumexp),
                                           saved.take(kPhiloxSeed), saved.take(kPhiloxOffset)}},
                .middle = saved.take(kMiddle),
@@ -68,10 +72,13 @@ Kept take(Saved& saved) {
   return kept;
 }
 
-Kept run(const BlockPass& pass, const AttentionPass& attention, const at::Tensor& input,
-         bool keep) {
+Kept run(const BlockPass& pass, const BlockRotary& rotary, const at::Tensor& input,
+         std::int64_t layer, bool keep) {
   Kept kept;
-  kept.middle = attention.forward(kept.attention, keep);
+  kept.middle = pass.spec.delta.exists()
+                    ? DeltaPass(pass, input, layer).forward(kept.attention, keep)
+                    : AttentionPass(pass, rotary, input, layer).forward(kept.attention, keep);
+  if (!keep) kept.attention = {};
   kept.feed_forward = FeedForwardPass(pass).begin(kept.middle, input);
   return kept;
 }
@@ -110,7 +117,7 @@ at::Tensor DecoderBlock::forward(const PassContext& context, const UnitViews& pa
                                  const at::Tensor& input, Saved* saved) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const BlockPass here = pass(context, parameters, input);
-  Kept kept = run(here, {here, rotary_, input, layer_}, input, saved != nullptr);
+  Kept kept = run(here, rotary_, input, layer_, saved != nullptr);
   if (saved != nullptr) saved->assign(pack(kept));
   return FeedForwardPass(here).finish(std::move(kept.feed_forward), kept.middle);
 }
@@ -119,7 +126,7 @@ void DecoderBlock::recompute(const PassContext& context, const UnitViews& parame
                              const at::Tensor& input, Saved& saved) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const BlockPass here = pass(context, parameters, input);
-  saved.assign(pack(run(here, {here, rotary_, input, layer_}, input, /*keep=*/true)));
+  saved.assign(pack(run(here, rotary_, input, layer_, /*keep=*/true)));
 }
 
 at::Tensor DecoderBlock::backward(const PassContext& context, const UnitViews& parameters,
@@ -133,6 +140,9 @@ at::Tensor DecoderBlock::backward(const PassContext& context, const UnitViews& p
   Kept kept = take(saved);
   const at::Tensor grad_middle = FeedForwardPass(here).backward(
       std::move(kept.feed_forward), std::move(kept.middle), grad_output, gradients);
+  if (spec_.delta.exists())
+    return DeltaPass(here, input, layer_)
+        .backward(std::move(kept.attention), grad_middle, gradients);
   return AttentionPass(here, rotary_, input, layer_)
       .backward(std::move(kept.attention), grad_middle, gradients);
 }
@@ -144,7 +154,9 @@ at::Tensor DecoderBlock::extend(const UnitViews& parameters, const at::Tensor& i
   const BlockPass here = pass(context, parameters, input);
   const FeedForwardPass feed_forward(here);
   at::Tensor middle =
-      AttentionPass(here, rotary_, input, layer_, /*first=*/cache.length()).extend(cache);
+      spec_.delta.exists()
+          ? DeltaPass(here, input, layer_).extend(cache)
+          : AttentionPass(here, rotary_, input, layer_, /*first=*/cache.length()).extend(cache);
   FeedForwardPass::Kept kept = feed_forward.begin(middle, input);
   return feed_forward.finish(std::move(kept), middle);
 }

@@ -1,5 +1,5 @@
-// DecoderBlock: a transformer block by its spec, pre-norm: attention and a feed-forward, each added
-// to the residual stream.
+// DecoderBlock: a transformer block by its spec, pre-norm: attention or a gated delta rule, and a
+// feed-forward, each added to the residual stream.
 //
 // Saved, per token, in the activations' dtype: queries, keys and values, attention's output, the
 // residual stream between the branches, and the feed-forward before its activation or gate. Queries
@@ -8,6 +8,7 @@
 // and, with norms of heads, the rotation are cheaper to recompute than to keep. If adapters are
 // trained, the parameters end with theirs, and only these have gradients; the other gradients are
 // undefined. With experts the router's logits are saved, and the experts' products before the gate.
+// With a gated delta rule its products and its output are saved instead of attention's.
 //
 // The feed-forward of many rows is computed in pieces (row_pieces.h). Then backward computes its
 // middle again, piece by piece, and neither this nor the second norm's statistics are saved.

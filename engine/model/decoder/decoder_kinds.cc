@@ -46,7 +46,7 @@ class EmbeddingKind final : public UnitKind {
 class BlockKind final : public UnitKind {
  public:
   BlockKind(const BlockSpec& spec, const LoraRecipe& lora)
-      : UnitKind(spec.attention.window > 0 ? "windowed block" : "block", UnitRole::kBlock),
+      : UnitKind(name_of(spec), UnitRole::kBlock),
         spec_(spec),
         lora_(lora),
         adapters_(adapter_numbers(spec, lora)) {}
@@ -60,13 +60,28 @@ class BlockKind final : public UnitKind {
   }
   std::uint64_t idle_elements() const override { return block_idle_elements(spec_); }
   KvShape kv_shape() const override {
+    if (spec_.delta.exists()) return {};
     return {.heads = spec_.attention.kv_heads, .head_dim = spec_.attention.head_dim};
+  }
+  StateShape state_shape() const override {
+    if (!spec_.delta.exists()) return {};
+    const DeltaHeads& heads = spec_.delta.heads;
+    return {.inputs = spec_.delta.taps - 1,
+            .input_width = heads.qkv_width(),
+            .heads = heads.value_heads,
+            .key_dim = heads.key_dim,
+            .value_dim = heads.value_dim};
   }
   std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options) const override {
     return block_peak_bytes(spec_, lora_, pass, options);
   }
 
  private:
+  static const char* name_of(const BlockSpec& spec) {
+    if (spec.delta.exists()) return "delta block";
+    return spec.attention.window > 0 ? "windowed block" : "block";
+  }
+
   BlockSpec spec_;
   LoraRecipe lora_;
   AdapterNumbers adapters_;

@@ -12,7 +12,7 @@ namespace sluice::engine {
 
 // With adapters, no other parameter has a gradient.
 std::shared_ptr<const UnitKind> embedding_kind(const DecoderSpec& spec, const LoraRecipe& lora);
-// "block", or "windowed block".
+// "block", "windowed block" or "delta block".
 std::shared_ptr<const UnitKind> block_kind(const BlockSpec& spec, const LoraRecipe& lora);
 std::shared_ptr<const UnitKind> head_kind(const DecoderSpec& spec, const LoraRecipe& lora,
                                           std::int64_t padded_vocab);

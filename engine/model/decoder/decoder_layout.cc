@@ -14,6 +14,8 @@ namespace {
 
 constexpr float kGain = 1;
 constexpr float kBias = 0;
+constexpr float kDecayBias = 1;
+constexpr float kMostDecayRate = 16;
 
 ParameterSpec matrix(std::string name, std::int64_t rows, std::int64_t columns, float std) {
   return {.name = std::move(name), .shape = {rows, columns}, .group = kDecayed, .initial_std = std};
@@ -52,25 +54,47 @@ struct Products {
   BlockProducts BlockParameters::*place;
 };
 
-// In flat order, without the experts'.
-std::vector<Products> products_of(const BlockSpec& block) {
+std::vector<Products> delta_products(const BlockSpec& block) {
+  const DeltaHeads& heads = block.delta.heads;
+  const DeltaNames& names = block.names.delta;
+  return {{.parts = {{names.in[0], heads.qkv_width()},
+                     {names.in[1], heads.value_width()},
+                     {names.in[2], heads.value_heads},
+                     {names.in[3], heads.value_heads}},
+           .in = block.hidden,
+           .place = &BlockParameters::qkv},
+          {.parts = {{names.out, block.hidden}},
+           .in = heads.value_width(),
+           .std = block.branch_std,
+           .place = &BlockParameters::projection}};
+}
+
+// The first branch's.
+std::vector<Products> mixer_products(const BlockSpec& block) {
+  if (block.delta.exists()) return delta_products(block);
   const AttentionSpec& attention = block.attention;
   const BlockNames& names = block.names;
-  std::vector<Part> qkv = {{names.qkv[0], attention.qkv_width()}};
+  std::vector<Part> qkv = {{names.qkv[0], attention.in_width()}};
   if (!names.has_packed_qkv())
-    qkv = {{names.qkv[0], attention.query_width()},
+    qkv = {{names.qkv[0], attention.query_width() + attention.gate_width()},
            {names.qkv[1], attention.key_width()},
            {names.qkv[2], attention.key_width()}};
-  std::vector<Products> all = {{.parts = std::move(qkv),
-                                .in = block.hidden,
-                                .has_bias = attention.qkv_bias,
-                                .place = &BlockParameters::qkv},
-                               {.parts = {{names.projection, block.hidden}},
-                                .in = attention.query_width(),
-                                .has_bias = attention.output_bias,
-                                .std = block.branch_std,
-                                .place = &BlockParameters::projection}};
+  return {{.parts = std::move(qkv),
+           .in = block.hidden,
+           .has_bias = attention.qkv_bias,
+           .place = &BlockParameters::qkv},
+          {.parts = {{names.projection, block.hidden}},
+           .in = attention.query_width(),
+           .has_bias = attention.output_bias,
+           .std = block.branch_std,
+           .place = &BlockParameters::projection}};
+}
+
+// In flat order, without the experts'.
+std::vector<Products> products_of(const BlockSpec& block) {
+  std::vector<Products> all = mixer_products(block);
   if (block.experts.exist()) return all;
+  const BlockNames& names = block.names;
   const MlpSpec& mlp = block.mlp;
   std::vector<Part> mlp_in = {{names.mlp_in[0], mlp.width}};
   if (mlp.gated) mlp_in.push_back({names.mlp_in[1], mlp.width});
@@ -118,6 +142,25 @@ class Parameters {
     add_product(names.router, experts.count, block.hidden, kInitialStd);
     layout_.parameters.back().keeps_precision = true;
   }
+  void convolution(int& place, const BlockSpec& block) {
+    place = next();
+    const DeltaSpec& delta = block.delta;
+    layout_.add({.name = full(block.names.delta.convolution, ".weight"),
+                 .shape = {delta.heads.qkv_width(), 1, delta.taps},
+                 .group = kDecayed,
+                 .initial_std = kInitialStd,
+                 .keeps_precision = true});
+  }
+  void delta_vectors(BlockParameters& places, const BlockSpec& block) {
+    const DeltaHeads& heads = block.delta.heads;
+    const DeltaNames& names = block.names.delta;
+    places.decay_bias = next();
+    layout_.add(vector(full(names.decay_bias, ""), heads.value_heads, kDecayBias));
+    ParameterSpec rate = vector(full(names.decay_rate, ""), heads.value_heads, 0);
+    rate.initial_log_bound = kMostDecayRate;
+    layout_.add(std::move(rate));
+    places.gated_norm = norm(names.norm, heads.value_dim, NormKind::kRms).gain;
+  }
   void biases(BlockProducts& place, const Products& products) {
     if (!products.has_bias) return;
     place.bias = next();
@@ -126,7 +169,8 @@ class Parameters {
   }
   NormPlaces norm(std::string_view name, std::int64_t elements, NormKind kind) {
     NormPlaces place{.gain = next()};
-    layout_.add(vector(full(name, ".weight"), elements, kGain));
+    const float gain = kind == NormKind::kRmsFromOne ? 0 : kGain;
+    layout_.add(vector(full(name, ".weight"), elements, gain));
     if (kind != NormKind::kLayer) return place;
     place.bias = next();
     layout_.add(vector(full(name, ".bias"), elements, kBias));
@@ -166,6 +210,7 @@ PlacedBlock placed_block(const BlockSpec& block, std::int64_t layer) {
   for (const Products& products : all)
     made.matrices(places.*products.place, products, block.stores_in_first);
   if (block.experts.exist()) made.experts(places, block);
+  if (block.delta.exists()) made.convolution(places.convolution, block);
   const auto biases = [&](std::size_t first, std::size_t last) {
     for (std::size_t i = first; i < last; ++i) made.biases(places.*all[i].place, all[i]);
   };
@@ -173,10 +218,13 @@ PlacedBlock placed_block(const BlockSpec& block, std::int64_t layer) {
   places.norm1 = made.norm(block.names.norm1, block.hidden, block.norm);
   if (block.vectors_by_branch) biases(0, kOfAttention);
   places.norm2 = made.norm(block.names.norm2, block.hidden, block.norm);
-  if (block.attention.head_norms) {
+  if (block.delta.exists()) {
+    made.delta_vectors(places, block);
+  } else if (block.attention.head_norms) {
     const auto& names = block.names.head_norms;
-    places.query_norm = made.norm(names[0], block.attention.head_dim, NormKind::kRms).gain;
-    made.norm(names[1], block.attention.head_dim, NormKind::kRms);
+    const NormKind kind = block.norm == NormKind::kLayer ? NormKind::kRms : block.norm;
+    places.query_norm = made.norm(names[0], block.attention.head_dim, kind).gain;
+    made.norm(names[1], block.attention.head_dim, kind);
   }
   biases(block.vectors_by_branch ? kOfAttention : 0, all.size());
   return {made.take(), places};
@@ -189,11 +237,13 @@ bool is_target(const LoraRecipe& lora, std::string_view name) {
 }
 
 // Freezes all parameters and adds adapters to be trained instead.
-void freeze(const BlockSpec& block, const LoraRecipe& lora, std::vector<ModelLayout::Unit>& units) {
+void freeze(const DecoderSpec& spec, const LoraRecipe& lora,
+            std::vector<ModelLayout::Unit>& units) {
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     UnitLayout& layout = units[unit].layout;
     const bool is_block = unit > 0 && unit + 1 < units.size();
-    UnitLayout trained = is_block ? adapter_layout(block, lora, static_cast<std::int64_t>(unit) - 1)
+    const std::int64_t layer = static_cast<std::int64_t>(unit) - 1;
+    UnitLayout trained = is_block ? adapter_layout(spec.block_at(layer), lora, layer)
                                   : UnitLayout{.name = layout.name};
     units[unit].frozen = std::exchange(layout, std::move(trained));
   }
@@ -230,6 +280,8 @@ std::vector<std::string_view> adapter_targets(const BlockNames& names) {
   };
   for (const std::string_view name : names.qkv) add(name);
   add(names.projection);
+  for (const std::string_view name : names.delta.in) add(name);
+  add(names.delta.out);
   if (!names.experts.empty()) return targets;
   for (const std::string_view name : names.mlp_in) add(name);
   add(names.mlp_out);
@@ -274,23 +326,24 @@ UnitLayout adapter_layout(const BlockSpec& block, const LoraRecipe& lora, std::i
 
 ModelLayout decoder_layout(const DecoderSpec& spec, const ModelOptions& options) {
   const LoraRecipe& lora = options.lora;
-  // One kind for all blocks with the window, and one for all others.
-  std::array<std::shared_ptr<const UnitKind>, 2> kinds;
+  // One kind for all blocks with a delta rule, one for those with the window, and one for others.
+  std::array<std::shared_ptr<const UnitKind>, 3> kinds;
   std::vector<ModelLayout::Unit> units;
   units.push_back({.kind = embedding_kind(spec, lora),
                    .layout = embedding_layout(spec, options.padded_vocab),
                    .borrowed = {}});
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
-    auto& kind = kinds[spec.window.has(layer) ? 1 : 0];
-    if (!kind) kind = block_kind(spec.block_at(layer), lora);
-    units.push_back({.kind = kind, .layout = block_layout(spec.block, layer), .borrowed = {}});
+    const BlockSpec block = spec.block_at(layer);
+    auto& kind = kinds[block.delta.exists() ? 2 : spec.window.has(layer) ? 1 : 0];
+    if (!kind) kind = block_kind(block, lora);
+    units.push_back({.kind = kind, .layout = block_layout(block, layer), .borrowed = {}});
   }
   ModelLayout::Unit head = {.kind = head_kind(spec, lora, options.padded_vocab),
                             .layout = head_layout(spec),
                             .borrowed = {}};
   if (spec.tied) head.borrowed.push_back({.unit = 0, .parameter = token_parameter(spec)});
   units.push_back(std::move(head));
-  if (lora.exists()) freeze(spec.block, lora, units);
+  if (lora.exists()) freeze(spec, lora, units);
   return {{.hidden = spec.block.hidden, .vocab = spec.vocab}, std::move(units)};
 }
 

@@ -26,7 +26,7 @@ struct BlockProducts {
   int weight = kNoParameter;  // the first part's
   int bias = kNoParameter;
   // Each part's A if it has an adapter; B follows.
-  std::array<int, 3> adapters = {kNoParameter, kNoParameter, kNoParameter};
+  std::array<int, 4> adapters = {kNoParameter, kNoParameter, kNoParameter, kNoParameter};
 };
 
 // A norm's bias follows its gain, if it has one.
@@ -38,7 +38,7 @@ struct NormPlaces {
 // Positions in UnitViews: first the model's parameters, then adapters, which have a separate
 // layout.
 struct BlockParameters {
-  BlockProducts qkv;  // queries, keys, values; or one packed product
+  BlockProducts qkv;  // queries, keys, values; or one packed product; or DeltaNames::in
   BlockProducts projection;
   BlockProducts mlp_in;  // the gate first, if there is one; without a place with experts
   BlockProducts mlp_out;
@@ -49,7 +49,10 @@ struct BlockParameters {
   int expert_out = kNoParameter;  // the first expert's down, then the next one's, ...
   NormPlaces norm1;
   NormPlaces norm2;
-  int query_norm = kNoParameter;  // of the heads; the keys' norm follows
+  int query_norm = kNoParameter;   // of the heads; the keys' norm follows
+  int convolution = kNoParameter;  // of a delta rule: [qkv_width, 1, taps]
+  int decay_bias = kNoParameter;   // [value_heads]; the decay's rate follows
+  int gated_norm = kNoParameter;   // [value_dim], of the rule's output
 };
 BlockParameters block_parameters(const BlockSpec& block, const LoraRecipe& lora = {});
 

@@ -34,12 +34,16 @@ struct Rope {
   double beta_fast = 32;
   double beta_slow = 1;
   bool truncate = true;
+  double share = 1;  // of each head, whose first numbers are rotated
 
   bool exists() const { return theta > 0; }
+  std::int64_t rotated(std::int64_t head_dim) const {
+    return static_cast<std::int64_t>(static_cast<double>(head_dim) * share);
+  }
 };
 
 // `tokens`: the length of the longest sequence so far. It matters only to kDynamic, past the
-// original context.
+// original context. `head_dim`: the numbers that are rotated.
 RotaryFrequencies rope_frequencies(const Rope& rope, std::int64_t head_dim, std::int64_t tokens);
 
 // Whether the frequencies depend on `tokens`.

@@ -1,6 +1,7 @@
 // RMSNorm over the last dimension (Zhang and Sennrich, "Root Mean Square Layer Normalization",
 // 2019): the input divided by its root mean square, times the weight, as in Hugging Face's Llama.
-// Statistics in fp32 (float64 for float64).
+// Statistics in fp32 (float64 for float64). A weight in fp32 multiplies rows of 16 bits before they
+// are rounded, as in Gemma and Qwen3.5; another one after that.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -20,7 +20,7 @@ at::ScalarType wide_of(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// The rotations of the tokens' pairs: [B or 1, T, 1, head_dim / 2].
+// The rotations of the tokens' pairs: [B or 1, T, 1, pairs].
 struct Turns {
   at::Tensor cosine;
   at::Tensor sine;
@@ -49,7 +49,7 @@ enum class Way : std::uint8_t { kForward, kBack };
 
 // [B, T, n, head_dim], in place.
 void turn(const at::Tensor& heads, const Turns& turns, Way way) {
-  const std::int64_t pairs = heads.size(-1) / 2;
+  const std::int64_t pairs = turns.cosine.size(-1);
   const at::Tensor low = heads.narrow(-1, 0, pairs);
   const at::Tensor high = heads.narrow(-1, pairs, pairs);
   const at::ScalarType wide = wide_of(heads);
@@ -73,8 +73,17 @@ at::Tensor both_of(const at::Tensor& packed, const HeadShape& heads) {
       .unflatten(-1, {heads.heads + heads.kv_heads, heads.head_dim});
 }
 
+bool turns_whole_heads(const Rotary& rotary) {
+  return 2 * static_cast<std::int64_t>(rotary.frequencies.of_pair.size()) == rotary.heads.head_dim;
+}
+
+bool fuses(const at::Tensor& packed, const HeadNorms& norms, const Rotary& rotary) {
+  return turns_whole_heads(rotary) && cuda_rotates_normed(packed, rotary.heads) &&
+         norms.weights.query.scalar_type() == packed.scalar_type();
+}
+
 void turn_packed(at::Tensor& packed, const Rotary& rotary, Way way) {
-  if (cuda_rotates(packed, rotary.heads)) {
+  if (turns_whole_heads(rotary) && cuda_rotates(packed, rotary.heads)) {
     if (way == Way::kForward)
       fused_rotate(packed, packed, nullptr, rotary);
     else
@@ -104,7 +113,7 @@ void rotate_backward(at::Tensor& gradient, const Rotary& rotary) {
 
 at::Tensor norm_and_rotate(const at::Tensor& packed, const HeadNorms& norms, const Rotary& rotary) {
   const HeadShape& heads = rotary.heads;
-  if (cuda_rotates_normed(packed, heads)) {
+  if (fuses(packed, norms, rotary)) {
     std::vector<std::int64_t> sizes = packed.sizes().vec();
     sizes.back() = heads.query_width() + heads.key_width();
     at::Tensor turned = at::empty(sizes, packed.options());
@@ -123,7 +132,7 @@ void norm_and_rotate_backward(at::Tensor& gradient, const at::Tensor& packed,
                               const HeadNorms& norms, const HeadNormWeights& gradients,
                               const Rotary& rotary) {
   const HeadShape& heads = rotary.heads;
-  if (cuda_rotates_normed(packed, heads) && cuda_rotates_normed(gradient, heads)) {
+  if (fuses(packed, norms, rotary) && cuda_rotates_normed(gradient, heads)) {
     if (gradients.query.defined())
       return fused_rotate_backward(gradient, &packed, &norms, &gradients, rotary);
     // The kernel always sums the weights' gradients, wanted or not.

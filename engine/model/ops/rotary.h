@@ -1,5 +1,6 @@
 // Rotary positions (Su et al., "RoFormer", 2021), as in Hugging Face's Llama. The numbers i and
-// i + head_dim / 2 of a head are a pair, rotated by the position times the pair's frequency. In
+// i + head_dim / 2 of a head are a pair, rotated by the position times the pair's frequency. With
+// fewer frequencies, only so many pairs of numbers at the head's beginning are rotated. In
 // models with norms of queries and keys (Qwen3), an RMSNorm of each head comes before the rotation.
 //
 // Angles are fp32 products of a position and a frequency, as in transformers, because models were
@@ -26,11 +27,11 @@ struct Rotary {
   const HeadShape& heads;
   const RotaryFrequencies& frequencies;
   RotaryStart place;
-  at::Tensor of_rows = {};  // fp32 [B * T, head_dim / 2]: per-token frequencies
+  at::Tensor of_rows = {};  // fp32 [B * T, pairs]: per-token frequencies
 };
 
-// The weights [head_dim] that all heads share, or their gradients (fp32, added to). Both are
-// undefined if not wanted.
+// The weights [head_dim] that all heads share, in the dtype of the rows or in fp32 (rms_norm.h), or
+// their gradients (fp32, added to). Both are undefined if not wanted.
 struct HeadNormWeights {
   const at::Tensor& query;
   const at::Tensor& key;

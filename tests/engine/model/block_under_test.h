@@ -16,6 +16,7 @@
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/llama/llama_layout.h"
 #include "engine/model/model_unit.h"
+#include "engine/model/qwen3_5/qwen3_5_shape.h"
 
 namespace sluice::engine {
 
@@ -23,14 +24,14 @@ class BlockUnderTest {
  public:
   // `shape`: with all numbers of its family. 0: pieces as in a model.
   BlockUnderTest(const ModelShape& shape, const LoraRecipe& lora, std::int64_t piece_rows,
-                 const at::TensorOptions& options)
-      : block_(make(shape, lora, piece_rows)), options_(options) {
+                 const at::TensorOptions& options, std::int64_t layer = 0)
+      : block_(make(shape, lora, piece_rows, layer)), options_(options) {
     const UnitLayout& layout = block_->layout();
     base_ = zeros(layout, options);
     parameters_ = UnitViews(layout, base_);
     trained_ = layout;
     if (lora.exists()) {
-      trained_ = adapter_layout(spec_of(shape).block, lora, 0);
+      trained_ = adapter_layout(spec_of(shape).block_at(layer), lora, layer);
       adapters_ = zeros(trained_, options);
       parameters_ = with_adapters(parameters_, UnitViews(trained_, adapters_));
       for (std::size_t i = 0; i < layout.parameters.size(); ++i) gradients_.append({});
@@ -42,6 +43,7 @@ class BlockUnderTest {
   }
 
   static DecoderSpec spec_of(const ModelShape& shape) {
+    if (shape.family == kQwen35Family) return qwen3_5_spec(shape);
     return shape.family == kLlamaFamily ? llama_spec(llama_shape(shape)) : gpt2_spec(shape);
   }
 
@@ -83,10 +85,10 @@ class BlockUnderTest {
 
  private:
   static std::unique_ptr<const ModelUnit> make(const ModelShape& shape, const LoraRecipe& lora,
-                                               std::int64_t piece_rows) {
-    BlockSpec spec = spec_of(shape).block_at(0);
+                                               std::int64_t piece_rows, std::int64_t layer) {
+    BlockSpec spec = spec_of(shape).block_at(layer);
     if (piece_rows != 0) spec.piece_rows = piece_rows;
-    return std::make_unique<DecoderBlock>(spec, lora, 0);
+    return std::make_unique<DecoderBlock>(spec, lora, layer);
   }
   static at::Tensor zeros(const UnitLayout& layout, const at::TensorOptions& options) {
     return at::zeros({static_cast<std::int64_t>(layout.slot_elements)}, options);

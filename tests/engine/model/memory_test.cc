@@ -19,6 +19,7 @@
 #include "engine/model/decoder/block_memory.h"
 #include "engine/model/llama/llama_shape.h"
 #include "engine/model/ops/products.h"
+#include "engine/model/qwen3_5/qwen3_5_shape.h"
 #include "tests/engine/model/block_under_test.h"
 #include "tests/engine/model/whole_model.h"
 
@@ -108,6 +109,24 @@ ModelShape llama(std::map<std::string, double> numbers) {
                    .numbers = std::move(numbers)});
 }
 
+// A delta rule, and then attention with a gate.
+ModelShape qwen3_5() {
+  return complete({.layers = 2,
+                   .hidden = 128,
+                   .heads = 4,
+                   .context_tokens = 256,
+                   .vocab = 5003,
+                   .ffn_hidden = 384,
+                   .family = std::string(kQwen35Family),
+                   .numbers = {{"kv_heads", 2},
+                               {"head_dim", 64},
+                               {"attention_interval", 2},
+                               {"delta_key_heads", 2},
+                               {"delta_value_heads", 4},
+                               {"delta_key_dim", 64},
+                               {"delta_value_dim", 64}}});
+}
+
 double number_of(LlamaArchitecture architecture) { return static_cast<double>(architecture); }
 
 struct Case {
@@ -137,6 +156,7 @@ ModelShape shape_of(const Case& which) {
                    {"experts_per_token", 2}});
   if (which.model == "Mistral")
     shape = llama({{"architecture", number_of(LlamaArchitecture::kMistral)}, {"window", 32}});
+  if (which.model == "Qwen35") shape = qwen3_5();
   if (which.model == "Gpt2Erf") shape.numbers = {{"activation", 1}, {"tied_head", 0}};
   if (which.model == "Gpt2Relu") shape.numbers = {{"activation", 2}};
   if (which.model == "Gpt2Silu")
@@ -164,31 +184,35 @@ void expect_formulas_hold(const Case& which, at::Device device, const PeakOption
   const at::Tensor grad = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
   const at::Tensor targets =
       at::randint(shape.vocab, {pass.micro_batch, pass.tokens}, at::kLong).to(device);
+  const int head = model.model().layout().head();
   const auto loss = [&] {
-    model.model().head().loss_and_gradient(model.parameters(2), input, targets, 1,
-                                           model.gradients(2));
+    model.model().head().loss_and_gradient(model.parameters(head), input, targets, 1,
+                                           model.gradients(head));
   };
   EXPECT_EQ(input.nbytes(), model.model().layout().unit_input_bytes(pass));
-  const ModelUnit& block = model.model().unit(1);
-  const UnitKind& block_kind = model.model().layout().kind(1);
-  const UnitKind& head_kind = model.model().layout().kind(2);
-  for (const bool measured : {false, true}) {  // libraries allocate their workspace the first time
-    Saved saved;
-    const std::uint64_t before = now() - 2 * input.nbytes();
-    block.recompute({}, model.parameters(1), input, saved);
-    if (peak_options.plain_attention) {
-      EXPECT_LE(saved.bytes(), block_kind.saved_bytes(pass));
-    } else {
-      EXPECT_NEAR(static_cast<double>(saved.bytes()),
-                  static_cast<double>(block_kind.saved_bytes(pass)), 64);
-    }
-    start_peak();
-    block.backward({}, model.parameters(1), input, saved, grad, model.gradients(1));
-    const auto bound = static_cast<double>(block_kind.peak_bytes(pass, peak_options));
-    // The formula leaves out vectors of a bias's length.
-    if (measured) {
-      EXPECT_LT(static_cast<double>(peak() - before), 1.05 * bound);
-      EXPECT_GT(static_cast<double>(peak() - before), 0.6 * bound);
+  for (int unit = 1; unit < head; ++unit) {
+    const ModelUnit& block = model.model().unit(unit);
+    const UnitKind& block_kind = model.model().layout().kind(unit);
+    const UnitKind& head_kind = model.model().layout().kind(head);
+    for (const bool measured :
+         {false, true}) {  // libraries allocate their workspace the first time
+      Saved saved;
+      const std::uint64_t before = now() - 2 * input.nbytes();
+      block.recompute({}, model.parameters(unit), input, saved);
+      if (peak_options.plain_attention) {
+        EXPECT_LE(saved.bytes(), block_kind.saved_bytes(pass));
+      } else {
+        EXPECT_NEAR(static_cast<double>(saved.bytes()),
+                    static_cast<double>(block_kind.saved_bytes(pass)), 64);
+      }
+      start_peak();
+      block.backward({}, model.parameters(unit), input, saved, grad, model.gradients(unit));
+      const auto bound = static_cast<double>(block_kind.peak_bytes(pass, peak_options));
+      // The formula leaves out vectors of a bias's length.
+      if (measured) {
+        EXPECT_LT(static_cast<double>(peak() - before), 1.05 * bound);
+        EXPECT_GT(static_cast<double>(peak() - before), 0.6 * bound);
+      }
     }
   }
   for (const bool measured : {false, true}) {
@@ -212,28 +236,30 @@ void expect_formulas_hold_in_pieces(const Case& which, at::Device device,
   const ModelShape shape = shape_of(which);
   const PassShape pass = pass_of(which);
   const auto options = at::TensorOptions().dtype(which.dtype).device(device);
-  const BlockUnderTest block(shape, {}, kRows, options);
-  block.make_lively();
-  const at::Tensor input = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
-  const at::Tensor grad = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
-  BlockSpec spec = BlockUnderTest::spec_of(shape).block_at(0);
-  spec.piece_rows = kRows;
-  const std::uint64_t saved_bytes = block_saved_bytes(spec, pass);
-  const std::uint64_t bound = block_peak_bytes(spec, {}, pass, peak_options);
-  for (const bool measured : {false, true}) {
-    Saved saved;
-    const std::uint64_t before = now() - 2 * input.nbytes();
-    start_peak();
-    block.block().recompute({}, block.parameters(), input, saved);
-    if (peak_options.plain_attention) {
-      EXPECT_LE(saved.bytes(), saved_bytes);
-    } else {
-      EXPECT_NEAR(static_cast<double>(saved.bytes()), static_cast<double>(saved_bytes), 64);
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
+    const BlockUnderTest block(shape, {}, kRows, options, layer);
+    block.make_lively();
+    const at::Tensor input = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
+    const at::Tensor grad = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
+    BlockSpec spec = BlockUnderTest::spec_of(shape).block_at(layer);
+    spec.piece_rows = kRows;
+    const std::uint64_t saved_bytes = block_saved_bytes(spec, pass);
+    const std::uint64_t bound = block_peak_bytes(spec, {}, pass, peak_options);
+    for (const bool measured : {false, true}) {
+      Saved saved;
+      const std::uint64_t before = now() - 2 * input.nbytes();
+      start_peak();
+      block.block().recompute({}, block.parameters(), input, saved);
+      if (peak_options.plain_attention) {
+        EXPECT_LE(saved.bytes(), saved_bytes);
+      } else {
+        EXPECT_NEAR(static_cast<double>(saved.bytes()), static_cast<double>(saved_bytes), 64);
+      }
+      block.block().backward({}, block.parameters(), input, saved, grad, block.gradients());
+      if (!measured) continue;
+      EXPECT_LT(static_cast<double>(peak() - before), 1.05 * static_cast<double>(bound));
+      EXPECT_GT(static_cast<double>(peak() - before), 0.6 * static_cast<double>(bound));
     }
-    block.block().backward({}, block.parameters(), input, saved, grad, block.gradients());
-    if (!measured) continue;
-    EXPECT_LT(static_cast<double>(peak() - before), 1.05 * static_cast<double>(bound));
-    EXPECT_GT(static_cast<double>(peak() - before), 0.6 * static_cast<double>(bound));
   }
 }
 
@@ -260,6 +286,8 @@ const Case kCases[] = {{at::kFloat, 0},
                        {at::kBFloat16, 0, "Qwen3Moe"},
                        {at::kFloat, 0, "Mixtral"},
                        {at::kBFloat16, 0, "Mixtral"},
+                       {at::kFloat, 0, "Qwen35"},
+                       {at::kBFloat16, 0, "Qwen35"},
                        {at::kBFloat16, 0.1, "Mistral"}};
 INSTANTIATE_TEST_SUITE_P(Dtypes, ModelMemory, testing::ValuesIn(kCases), name_of);
 INSTANTIATE_TEST_SUITE_P(Dtypes, ModelCudaMemory, testing::ValuesIn(kCases), name_of);

@@ -1,0 +1,206 @@
+#include "engine/model/qwen3_5/qwen3_5_config.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "aio/bounded_json.h"
+#include "engine/model/hugging_face_config.h"
+#include "engine/model/qwen3_5/qwen3_5_shape.h"
+#include "engine/weights/special_tokens_json.h"
+
+namespace sluice::engine {
+namespace {
+
+using Json = HuggingFaceConfig::Json;
+
+constexpr const char* kTextType = "qwen3_5_text";
+constexpr const char* kModels = "Qwen3.5s";
+constexpr const char* kFull = "full_attention";
+constexpr const char* kLinear = "linear_attention";
+constexpr const char* kRope = "rope_parameters";
+
+constexpr const char* kTextAlone =
+    "Sluice trains the model's text part: its vision encoder, and what predicts several tokens at "
+    "once, are left out";
+
+// The keys of counts, by our names, with the defaults of transformers' class.
+struct Count {
+  const char* key;
+  const char* number;
+  std::int64_t default_value;
+};
+constexpr Count kCounts[] = {{"num_key_value_heads", "kv_heads", 4},
+                             {"head_dim", "head_dim", 256},
+                             {"linear_num_key_heads", "delta_key_heads", 16},
+                             {"linear_num_value_heads", "delta_value_heads", 32},
+                             {"linear_key_head_dim", "delta_key_dim", 128},
+                             {"linear_value_head_dim", "delta_value_dim", 128},
+                             {"linear_conv_kernel_dim", "delta_taps", 4}};
+
+void check_class(HuggingFaceConfig& config) {
+  if (config.has("architectures")) {
+    const Json& all = config.json()["architectures"];
+    const std::vector<Json> known = {"Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration",
+                                     "Qwen3_5TextModel", "Qwen3_5Model"};
+    const auto is_known = [&](const Json& one) {
+      return std::find(known.begin(), known.end(), one) != known.end();
+    };
+    if (!all.is_array() || !std::all_of(all.begin(), all.end(), is_known))
+      config.refuse("architectures", all, "[\"Qwen3_5ForCausalLM\"]");
+  }
+  if (config.has("quantization_config"))
+    config.refuse("quantization_config", config.json()["quantization_config"],
+                  "weights of 16 bits or more (none)");
+}
+
+// The blocks that attend, as one number.
+std::int64_t parse_interval(HuggingFaceConfig& config, std::int64_t layers) {
+  constexpr std::int64_t kDefault = 4;
+  const std::int64_t said = config.count("full_attention_interval", kDefault);
+  if (!config.has("layer_types")) return said;
+  const Json& types = config.json()["layer_types"];
+  if (!types.is_array() || static_cast<std::int64_t>(types.size()) != layers) {
+    config.fail(Error(ErrorCode::kCorrupt, "\"layer_types\" is " + types.dump() +
+                                               ", which is not one of each of " +
+                                               std::to_string(layers) + " layers"));
+    return said;
+  }
+  const auto first = std::find(types.begin(), types.end(), Json(kFull));
+  const std::int64_t interval = first - types.begin() + 1;  // past the last layer: none attends
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    const char* const wanted = (layer + 1) % interval == 0 ? kFull : kLinear;
+    if (types[static_cast<std::size_t>(layer)] != wanted) {
+      config.refuse("layer_types", types,
+                    "one repeating order of layers, each of which ends with \"full_attention\"");
+      break;
+    }
+  }
+  return interval;
+}
+
+void parse_rope(HuggingFaceConfig& config, std::map<std::string, double>& numbers) {
+  constexpr double kMost = 1e18;
+  constexpr double kDefaultTheta = 10000;
+  constexpr double kDefaultShare = 0.25;
+  Json rope = Json::object();
+  for (const char* const key : {kRope, "rope_scaling"}) {
+    if (!config.has(key)) continue;
+    if (config.json()[key].is_object())
+      rope = config.json()[key];
+    else
+      config.fail(Error(ErrorCode::kCorrupt, "\"" + std::string(key) + "\" is " +
+                                                 config.json()[key].dump() +
+                                                 ", which is not an object"));
+  }
+  const Json type = rope.value("rope_type", rope.value("type", Json("default")));
+  // All of the text's angles are those of its positions, however they are interleaved.
+  if (type != "default" && type != "mrope") config.refuse("rope_type", type, "\"default\"");
+  HuggingFaceConfig own(rope, kModels);
+  const auto read = [&](const char* key, double default_value, double least, double most) {
+    const double outside = config.number(key, default_value, least, most);
+    return own.number(key, outside, least, most);
+  };
+  numbers["rope_theta"] = read("rope_theta", kDefaultTheta, 1, kMost);
+  numbers["rope_share"] = read("partial_rotary_factor", kDefaultShare, 0, 1);
+  if (!own.status().ok()) config.fail(own.status().error());
+}
+
+HuggingFaceModel parse(HuggingFaceConfig& config) {
+  HuggingFaceModel model;
+  ModelShape& shape = model.shape;
+  shape.family = kQwen35Family;
+  shape.layers = config.count("num_hidden_layers", 32);
+  shape.hidden = config.count("hidden_size", 4096);
+  shape.heads = config.count("num_attention_heads", 16);
+  shape.context_tokens = config.count("max_position_embeddings", 32768);
+  shape.vocab = config.count("vocab_size", 248320);
+  shape.ffn_hidden = config.count("intermediate_size", 12288);
+  constexpr double kMostDropout = 0.999;
+  shape.dropout = config.number("attention_dropout", 0, 0, kMostDropout);
+  auto& numbers = shape.numbers;
+  for (const Count& count : kCounts)
+    numbers[count.number] = static_cast<double>(config.count(count.key, count.default_value));
+  constexpr double kLargestEpsilon = 1000;
+  numbers["norm_epsilon"] = config.number("rms_norm_eps", 1e-6, 0, kLargestEpsilon);
+  numbers["tied_head"] = config.flag("tie_word_embeddings", false) ? 1 : 0;
+  numbers["attention_bias"] = config.flag("attention_bias", false) ? 1 : 0;
+  numbers["attention_interval"] = static_cast<double>(parse_interval(config, shape.layers));
+  parse_rope(config, numbers);
+  config.expect("hidden_act", {"silu", "swish"});
+  config.expect("attn_output_gate", {true});
+  config.expect("output_gate_type", {"swish", "silu"});
+  return model;
+}
+
+// The text model's object, with what only the outer one says.
+Result<Json> text_object(const Json& json) {
+  const auto text = json.find("text_config");
+  if (text == json.end() || !text->is_object())
+    return Error(ErrorCode::kCorrupt,
+                 "a Qwen3.5 that sees images needs \"text_config\", an object with its text model");
+  Json inner = *text;
+  for (const char* const key : {"architectures", "quantization_config", "tie_word_embeddings",
+                                "bos_token_id", "eos_token_id", "pad_token_id"})
+    if (!inner.contains(key) && json.contains(key)) inner[key] = json[key];
+  constexpr const char* kTied = "tie_word_embeddings";
+  if (json.contains(kTied) && json[kTied] != inner[kTied])
+    return Error(ErrorCode::kCorrupt, "\"" + std::string(kTied) + "\" is " + json[kTied].dump() +
+                                          ", but " + inner[kTied].dump() +
+                                          " in \"text_config\"; they must be the same");
+  return inner;
+}
+
+}  // namespace
+
+std::string qwen3_5_config_text(const HuggingFaceModel& model) {
+  const ModelShape& shape = model.shape;
+  const DecoderSpec spec = qwen3_5_spec(shape);
+  const AttentionSpec& attention = spec.block.attention;
+  Json json = {{"architectures", {"Qwen3_5ForCausalLM"}},
+               {"model_type", kTextType},
+               {"vocab_size", shape.vocab},
+               {"hidden_size", shape.hidden},
+               {"intermediate_size", shape.ffn()},
+               {"num_hidden_layers", shape.layers},
+               {"num_attention_heads", shape.heads}};
+  for (const Count& count : kCounts)
+    json[count.key] = static_cast<std::int64_t>(shape.numbers.at(count.number));
+  json["hidden_act"] = "silu";
+  json["max_position_embeddings"] = shape.context_tokens;
+  json["rms_norm_eps"] = spec.block.epsilon;
+  json["tie_word_embeddings"] = spec.tied;
+  json["attention_bias"] = attention.qkv_bias;
+  json["attention_dropout"] = attention.dropout;
+  json["full_attention_interval"] = spec.attention_interval;
+  Json types = Json::array();
+  for (std::int64_t layer = 0; layer < shape.layers; ++layer)
+    types.push_back(spec.attends(layer) ? kFull : kLinear);
+  json["layer_types"] = std::move(types);
+  json[kRope] = {{"rope_type", "default"},
+                 {"rope_theta", attention.rope.theta},
+                 {"partial_rotary_factor", attention.rope.share}};
+  json["bos_token_id"] = to_json(model.special.begin);
+  json["eos_token_id"] = to_json(model.special.ends);
+  json["pad_token_id"] = to_json(model.special.padding);
+  json["dtype"] = hugging_face_dtype(model.dtype);
+  return json.dump(2) + "\n";
+}
+
+Result<HuggingFaceModel> parse_qwen3_5_config(std::string_view text) {
+  SLUICE_ASSIGN_OR_RETURN(Json json, read_json_object<Json>(text));
+  const bool is_text = json.value("model_type", Json()) == kTextType;
+  if (!is_text) {
+    SLUICE_ASSIGN_OR_RETURN(json, text_object(json));
+  }
+  HuggingFaceConfig config(json, kModels);
+  check_class(config);
+  HuggingFaceModel model = parse(config);
+  SLUICE_RETURN_IF_ERROR(config.status());
+  SLUICE_ASSIGN_OR_RETURN(model.special, parse_special_tokens(json.dump()));
+  model.special = model.special.within(model.shape.vocab);
+  if (!is_text) model.notes.emplace_back(kTextAlone);
+  return model;
+}
+
+}  // namespace sluice::engine

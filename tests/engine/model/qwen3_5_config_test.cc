@@ -1,0 +1,209 @@
+// Qwen3.5's config.json, sizes, names in files and refusals.
+#include "engine/model/qwen3_5/qwen3_5_config.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/families/families.h"
+#include "engine/model/qwen3_5/qwen3_5_shape.h"
+
+namespace sluice::engine {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// The file that transformers 5.24 saves for a small model.
+const json& saved() {
+  static const json text = json::parse(R"({
+    "architectures": ["Qwen3_5ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": null, "dtype": "float32", "eos_token_id": 90, "head_dim": 16,
+    "hidden_act": "silu", "hidden_size": 48, "initializer_range": 0.02, "intermediate_size": 72,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_conv_kernel_dim": 4, "linear_key_head_dim": 12, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_value_head_dim": 8, "max_position_embeddings": 64,
+    "model_type": "qwen3_5_text", "num_attention_heads": 4, "num_hidden_layers": 3,
+    "num_key_value_heads": 2, "pad_token_id": null, "rms_norm_eps": 1e-06,
+    "rope_parameters": {"partial_rotary_factor": 0.25, "rope_theta": 10000.0,
+                        "rope_type": "default"},
+    "tie_word_embeddings": false, "transformers_version": "5.24.0", "use_cache": true,
+    "vocab_size": 101})");
+  return text;
+}
+
+json changed(const json& more) {
+  json config = saved();
+  config.update(more);
+  return config;
+}
+
+json with_images(const json& text, const json& more = json::object()) {
+  json config = {{"architectures", {"Qwen3_5ForConditionalGeneration"}},
+                 {"image_token_id", 7},
+                 {"model_type", "qwen3_5"},
+                 {"text_config", text},
+                 {"tie_word_embeddings", false},
+                 {"vision_config", {{"model_type", "qwen3_5_vision"}}}};
+  config["text_config"].erase("architectures");
+  config.update(more);
+  return config;
+}
+
+HuggingFaceModel read(const json& config) {
+  const auto model = read_hugging_face_config(config.dump());
+  EXPECT_TRUE(model.ok()) << model.error().message();
+  if (!model.ok()) return {};
+  const Status valid = validate(model->shape);
+  EXPECT_TRUE(valid.ok()) << valid.error().message();
+  return *model;
+}
+
+std::string refused(const json& config, ErrorCode code = ErrorCode::kInvalidArgument) {
+  const auto model = read_hugging_face_config(config.dump());
+  const Status status = model.ok() ? validate(model->shape) : Status(model.error());
+  if (status.ok()) return "accepted";
+  EXPECT_EQ(status.error().code(), code) << config;
+  return status.error().message();
+}
+
+TEST(Qwen35Config, ReadsWhatTransformersSaves) {
+  const HuggingFaceModel model = read(saved());
+  EXPECT_THAT(model.notes, IsEmpty());
+  EXPECT_THAT(model.special.ends, ElementsAre(90));
+  const DecoderSpec spec = qwen3_5_spec(model.shape);
+  EXPECT_EQ(spec.attention_interval, 2);
+  EXPECT_FALSE(spec.attends(0));
+  EXPECT_TRUE(spec.attends(1));
+  EXPECT_TRUE(spec.block_at(0).delta.exists());
+  EXPECT_FALSE(spec.block_at(1).delta.exists());
+  EXPECT_EQ(spec.delta.heads.qkv_width(), 2 * 24 + 32);
+  EXPECT_EQ(spec.delta.taps, 4);
+  EXPECT_EQ(spec.block.attention.rope.rotated(16), 4);
+  EXPECT_EQ(spec.block.attention.rope.theta, 10000);
+  EXPECT_EQ(spec.block.attention.in_width(), 2 * 64 + 2 * 32);
+  EXPECT_FALSE(spec.tied);
+}
+
+TEST(Qwen35Config, WritesWhatItReads) {
+  for (const json& config :
+       {saved(), changed({{"tie_word_embeddings", true}, {"attention_bias", true}}),
+        changed(
+            {{"layer_types", {"full_attention", "full_attention", "full_attention"}},
+             {"num_key_value_heads", 1},
+             {"rope_parameters",
+              {{"rope_type", "default"}, {"rope_theta", 5e6}, {"partial_rotary_factor", 0.5}}}})}) {
+    const HuggingFaceModel model = read(config);
+    const json written = json::parse(qwen3_5_config_text(model));
+    for (const auto& [key, value] : config.items()) {
+      if (key == "initializer_range" || key == "transformers_version" || key == "use_cache")
+        continue;
+      EXPECT_EQ(written.value(key, json()), value) << key;
+    }
+    const HuggingFaceModel again = read(written);
+    EXPECT_EQ(again.shape.numbers, model.shape.numbers);
+    EXPECT_EQ(again.special, model.special);
+  }
+}
+
+TEST(Qwen35Config, HasTheDefaultsOfTransformersClass) {
+  const HuggingFaceModel model = read({{"model_type", "qwen3_5_text"}});
+  EXPECT_EQ(model.shape.layers, 32);
+  EXPECT_EQ(model.shape.hidden, 4096);
+  EXPECT_EQ(model.shape.vocab, 248320);
+  const DecoderSpec spec = qwen3_5_spec(model.shape);
+  EXPECT_EQ(spec.attention_interval, 4);
+  EXPECT_EQ(spec.block.attention.kv_heads, 4);
+  EXPECT_EQ(spec.block.attention.rope.rotated(256), 64);
+  EXPECT_EQ(spec.block.attention.rope.theta, 10000);
+  EXPECT_EQ(spec.delta.heads.value_heads, 32);
+}
+
+TEST(Qwen35Config, OfAModelThatSeesImagesReadsTheText) {
+  json text = saved();
+  text["rope_parameters"].update({{"mrope_interleaved", true}, {"mrope_section", {1, 1, 0}}});
+  const HuggingFaceModel model = read(with_images(text));
+  EXPECT_EQ(model.shape.numbers, read(saved()).shape.numbers);
+  ASSERT_EQ(model.notes.size(), 1U);
+  EXPECT_THAT(model.notes[0], HasSubstr("vision encoder"));
+  EXPECT_THAT(model.special.ends, ElementsAre(90));
+  EXPECT_THAT(refused(with_images(text, {{"tie_word_embeddings", true}}), ErrorCode::kCorrupt),
+              HasSubstr("tie_word_embeddings"));
+  text.erase("tie_word_embeddings");
+  EXPECT_TRUE(qwen3_5_spec(read(with_images(text, {{"tie_word_embeddings", true}})).shape).tied);
+  EXPECT_THAT(refused({{"model_type", "qwen3_5"}}, ErrorCode::kCorrupt), HasSubstr("text_config"));
+  EXPECT_THAT(refused({{"model_type", "qwen3_5"}, {"text_config", 1}}, ErrorCode::kCorrupt),
+              HasSubstr("text_config"));
+}
+
+TEST(Qwen35Config, RefusesOtherModelsByKey) {
+  const std::pair<const char*, json> others[] = {
+      {"hidden_act", "gelu"},
+      {"attn_output_gate", false},
+      {"output_gate_type", "sigmoid"},
+      {"architectures", {"Qwen3_5ForSequenceClassification"}},
+      {"quantization_config", {{"bits", 4}}},
+      {"layer_types", {"full_attention", "linear_attention", "linear_attention"}},
+      {"layer_types", {"linear_attention", "sliding_attention", "linear_attention"}},
+      {"rope_type", {{"rope_type", "yarn"}, {"factor", 2.0}}}};
+  for (const auto& [key, value] : others) {
+    const bool is_rope = std::string(key) == "rope_type";
+    EXPECT_THAT(refused(changed({{is_rope ? "rope_parameters" : key, value}})), HasSubstr(key));
+  }
+  const std::pair<const char*, json> broken[] = {{"layer_types", {"full_attention"}},
+                                                 {"layer_types", "full_attention"},
+                                                 {"rope_parameters", 3},
+                                                 {"linear_num_key_heads", "two"},
+                                                 {"linear_conv_kernel_dim", 0},
+                                                 {"tie_word_embeddings", 1}};
+  for (const auto& [key, value] : broken)
+    EXPECT_THAT(refused(changed({{key, value}}), ErrorCode::kCorrupt), HasSubstr(key));
+}
+
+TEST(Qwen35Config, RefusesSizesThatCannotBeBuilt) {
+  const std::pair<json, const char*> others[] = {
+      {{{"linear_num_value_heads", 3}}, "delta_value_heads"},
+      {{{"linear_key_head_dim", 5000}}, "delta_key_dim"},
+      {{{"linear_conv_kernel_dim", 500}}, "delta_taps"},
+      {{{"num_key_value_heads", 3}}, "kv_heads"},
+      {{{"head_dim", 512}}, "head_dim"},
+      {{{"head_dim", 6}}, "rope_share"},  // 1 of 6 numbers
+      {{{"layer_types", {"linear_attention", "linear_attention", "linear_attention"}}},
+       "attention_interval"}};
+  for (const auto& [more, named] : others)
+    EXPECT_THAT(refused(changed(more)), HasSubstr(named)) << more;
+}
+
+TEST(Qwen35Presets, HaveTheSizesOfTheirNames) {
+  const std::pair<const char*, double> sizes[] = {{"qwen3.5-0.8b", 0.75e9},
+                                                  {"qwen3.5-2b", 1.88e9},
+                                                  {"qwen3.5-4b", 4.2e9},
+                                                  {"qwen3.5-9b", 8.95e9},
+                                                  {"qwen3.5-27b", 26.9e9}};
+  for (const auto& [name, elements] : sizes) {
+    const auto shape = preset_shape(name);
+    ASSERT_TRUE(shape) << name;
+    EXPECT_TRUE(validate(*shape).ok());
+    const double made = static_cast<double>(model_layout({.shape = *shape}).parameter_elements());
+    EXPECT_NEAR(made / elements, 1, 0.01) << name << ": " << made;
+  }
+}
+
+TEST(Qwen35Names, LeaveOutWhatIsNotTheText) {
+  const ModelShape shape = read(saved()).shape;
+  const ParameterNames& names = family_of(shape).parameter_names(shape);
+  EXPECT_EQ(names.ours("model.language_model.layers.0.mlp.up_proj.weight"),
+            "layers.0.mlp.up_proj.weight");
+  EXPECT_EQ(names.ours("model.layers.0.mlp.up_proj.weight"), "layers.0.mlp.up_proj.weight");
+  EXPECT_EQ(names.ours("lm_head.weight"), "lm_head.weight");
+  EXPECT_EQ(names.exported("layers.0.linear_attn.A_log"), "model.layers.0.linear_attn.A_log");
+  EXPECT_TRUE(names.is_buffer(names.ours("model.visual.blocks.0.attn.qkv.weight")));
+  EXPECT_TRUE(names.is_buffer("mtp.layers.0.mlp.up_proj.weight"));
+  EXPECT_FALSE(names.is_buffer(names.ours("model.language_model.layers.9.mlp.up_proj.weight")));
+}
+
+}  // namespace
+}  // namespace sluice::engine
