@@ -28,6 +28,7 @@ AttentionPass::AttentionPass(const BlockPass& pass, const BlockRotary& rotary,
               .dropout = dropout_at(pass.context, DropoutSite::kAttention, spec.dropout),
               .deterministic = pass.context.deterministic,
               .scale = spec.scale(layer)};
+  if (spec.sinks) options_.sinks = pass.w[pass.places.sinks];
   if (spec.in_parts && pass.pieces.cut() && spec.dropout == 0) parts_ = head_parts(spec.kv_heads);
   if (!turns_) return;
   // The length that sets the frequencies, if all documents here share it.
@@ -44,6 +45,12 @@ HeadNorms AttentionPass::head_norms() const {
 
 Rotary AttentionPass::rotary(const HeadShape& heads) const {
   return {.heads = heads, .frequencies = frequencies_, .place = start_, .of_rows = of_rows_};
+}
+
+at::Tensor AttentionPass::sinks_of(const at::Tensor& of_all, std::int64_t part) const {
+  if (!of_all.defined()) return {};
+  const std::int64_t heads = options_.heads.heads / parts_;
+  return of_all.narrow(0, part * heads, heads);
 }
 
 // ---- forward
@@ -78,6 +85,7 @@ void AttentionPass::for_each_part(const Visit& visit) const {
   for (std::int64_t index = 0; index < parts_; ++index) {
     const HeadPart part(options_.heads, parts_, index);
     options.heads = part.shape();
+    options.sinks = sinks_of(options_.sinks, index);
     visit(index, part, options);
   }
 }
@@ -155,8 +163,8 @@ at::Tensor AttentionPass::backward_whole(Kept& kept, const at::Tensor& grad_midd
     gradient = attended_gradient(attended.output, grad_middle, gradients);
     const at::Tensor bias =
         sums_bias_with_heads() ? gradient_of(gradients, pass_.places.qkv.bias) : at::Tensor();
-    gradient =
-        attention_backward(gradient, turned_heads(qkv, options_.heads), attended, options_, bias);
+    gradient = attention_backward(gradient, turned_heads(qkv, options_.heads), attended, options_,
+                                  bias, gradient_of(gradients, pass_.places.sinks));
   }
   if (pass_.spec.attention.head_norms)
     norm_heads_backward(gradient, qkv, options_.heads, gradients);
@@ -176,8 +184,9 @@ at::Tensor AttentionPass::backward_in_parts(Kept& kept, const at::Tensor& grad_m
                            .logsumexp = sums.defined() ? sums.select(0, index) : sums,
                            .philox_seed = attended.philox_seed,
                            .philox_offset = attended.philox_offset};
-    at::Tensor gradient = attention_backward(part.queries(grad_output).contiguous(),
-                                             turned_heads(packed, part.shape()), some, options, {});
+    at::Tensor gradient = attention_backward(
+        part.queries(grad_output).contiguous(), turned_heads(packed, part.shape()), some, options,
+        {}, sinks_of(gradient_of(gradients, pass_.places.sinks), index));
     if (pass_.spec.attention.head_norms)
       norm_heads_backward(gradient, packed, part.shape(), gradients);
     part.put(gradient, qkv);
