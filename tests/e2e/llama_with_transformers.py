@@ -45,6 +45,8 @@ CASES = {
                                      "moe_intermediate_size": 40, "norm_topk_prob": True}),
     "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2,
                                   "rope_theta": 1000.0}),
+    "gpt_oss": ("GptOssConfig", {"head_dim": 16, "num_local_experts": 5, "num_experts_per_tok": 2,
+                                 "sliding_window": 7}),
 }
 OTHERS = {
     "ministral": ("MinistralConfig", {"sliding_window": 9, "head_dim": 12,
@@ -424,7 +426,7 @@ class Llamas(LlamaRuns):
         self.assertFalse((self.path / "run").exists())
 
     def test_placements_and_a_stop_half_way_change_no_bit(self):
-        for case in ("mistral", "qwen3"):
+        for case in ("mistral", "qwen3", "gpt_oss"):
             with self.subTest(case=case):
                 hashes = set()
                 for name, placement, stops in (("cpu", {}, [6]), ("nvme", NVME, [6]),
