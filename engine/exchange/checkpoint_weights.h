@@ -27,10 +27,11 @@ class CheckpointWeights final : public WeightSource {
     return reader_->read_master(name, first_element, values);
   }
 
+  std::string place_of(std::string_view /*name*/) const override { return folder_; }
+
  private:
   CheckpointWeights(std::string folder, std::unique_ptr<CheckpointReader> reader)
       : folder_(std::move(folder)), reader_(std::move(reader)) {}
-  std::string place_of(std::string_view /*name*/) const override { return folder_; }
 
   const std::string folder_;
   const std::unique_ptr<CheckpointReader> reader_;

@@ -24,6 +24,7 @@
 #include "engine/families/families.h"
 #include "engine/model/lora_recipe.h"
 #include "engine/weights/safetensors_writer.h"
+#include "engine/weights/stacked_writer.h"
 
 namespace sluice::engine {
 namespace {
@@ -169,26 +170,37 @@ Result<std::unique_ptr<SafetensorsWriter>> make_writer(aio::IoQueue& queue, cons
   return SafetensorsWriter::create(queue, files, std::move(tensors));
 }
 
-Result<Exported> written(SafetensorsWriter& writer) {
+Result<std::unique_ptr<StackedWriter>> make_model_writer(aio::IoQueue& queue,
+                                                         const ModelShape& shape,
+                                                         const ExportOptions& options) {
+  SafetensorsWriter::Options files;
+  files.path = options.folder + "/model.safetensors";
+  files.max_shard_bytes = options.max_shard_bytes;
+  return StackedWriter::create(queue, files, parameter_specs(shape, options.dtype),
+                               family_of(shape).parameter_names(shape));
+}
+
+template <typename Writer>
+Result<Exported> written(Writer& writer) {
   SLUICE_RETURN_IF_ERROR(writer.finish());
   return Exported{.bytes = writer.total_bytes(), .files = writer.paths().size()};
 }
 
-// Writes the checkpoint's tensors unchanged.
-Result<Exported> write_stored(CheckpointReader& checkpoint, const ExportOptions& options,
-                              const NameInFiles& name, SafetensorsWriter& writer) {
+// Takes the checkpoint's tensors one after another.
+Status read_stored(CheckpointReader& checkpoint, const ExportOptions& options,
+                   const TakeValues& take) {
   std::vector<float> values;
   std::uint64_t done = 0;
   for (const TensorInfo& parameter : checkpoint.parameters()) {
     for (std::uint64_t first = 0; first < parameter.elements; first += kElementsAtOnce) {
       values.resize(std::min(kElementsAtOnce, parameter.elements - first));
       SLUICE_RETURN_IF_ERROR(checkpoint.read_master(parameter.name, first, values));
-      SLUICE_RETURN_IF_ERROR(writer.append(name(parameter.name), values));
+      SLUICE_RETURN_IF_ERROR(take(parameter.name, values));
       done += values.size();
       if (options.progress) options.progress(done, checkpoint.manifest().elements);
     }
   }
-  return written(writer);
+  return {};
 }
 
 // Opens the base; an error if a sample of its values is not that of the adapters' base.
@@ -211,15 +223,11 @@ Result<Exported> write_merged(aio::IoQueue& queue, CheckpointReader& checkpoint,
   SLUICE_ASSIGN_OR_RETURN(
       const auto executor,
       aio::make_executor(static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U))));
-  const ParameterNames& names = family_of(model.shape).parameter_names(model.shape);
-  const NameInFiles name = [&](const std::string& parameter) { return names.exported(parameter); };
-  SLUICE_ASSIGN_OR_RETURN(
-      const auto writer,
-      make_writer(queue, options.folder + "/model.safetensors", base.parameters, options, name));
+  SLUICE_ASSIGN_OR_RETURN(const auto writer, make_model_writer(queue, model.shape, options));
   const std::uint64_t total = model_layout(model).parameter_elements();
   std::uint64_t done = 0;
   const auto take = [&](const std::string& parameter, std::span<const float> values) -> Status {
-    SLUICE_RETURN_IF_ERROR(writer->append(name(parameter), values));
+    SLUICE_RETURN_IF_ERROR(writer->append(parameter, values));
     done += values.size();
     if (options.progress) options.progress(done, total);
     return {};
@@ -243,7 +251,11 @@ Result<Exported> write_adapters(aio::IoQueue& queue, CheckpointReader& checkpoin
       const auto writer,
       make_writer(queue, options.folder + "/" + std::string(kPeftWeightsName),
                   parameter_specs(model_layout(model), options.dtype), options, name));
-  return write_stored(checkpoint, options, name, *writer);
+  SLUICE_RETURN_IF_ERROR(read_stored(
+      checkpoint, options, [&](const std::string& parameter, std::span<const float> values) {
+        return writer->append(name(parameter), values);
+      }));
+  return written(*writer);
 }
 
 // Writes the file that makes the folder loadable as a model or an adapter.
@@ -265,12 +277,12 @@ Result<Exported> write_weights(aio::IoQueue& queue, CheckpointReader& checkpoint
   if (model.lora.exists())
     return options.merged ? write_merged(queue, checkpoint, model, options)
                           : write_adapters(queue, checkpoint, model, options);
-  const ParameterNames& names = family_of(model.shape).parameter_names(model.shape);
-  const NameInFiles name = [&](const std::string& parameter) { return names.exported(parameter); };
-  SLUICE_ASSIGN_OR_RETURN(const auto writer,
-                          make_writer(queue, options.folder + "/model.safetensors",
-                                      parameter_specs(model.shape, options.dtype), options, name));
-  return write_stored(checkpoint, options, name, *writer);
+  SLUICE_ASSIGN_OR_RETURN(const auto writer, make_model_writer(queue, model.shape, options));
+  SLUICE_RETURN_IF_ERROR(read_stored(
+      checkpoint, options, [&](const std::string& parameter, std::span<const float> values) {
+        return writer->append(parameter, values);
+      }));
+  return written(*writer);
 }
 
 Result<Exported> write_folder(aio::IoQueue& queue, CheckpointReader& checkpoint,

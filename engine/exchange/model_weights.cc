@@ -12,6 +12,7 @@
 #include "engine/families/families.h"
 #include "engine/weights/quoting.h"
 #include "engine/weights/safetensors_reader.h"
+#include "engine/weights/stacked_weights.h"
 
 namespace sluice::engine {
 namespace {
@@ -76,6 +77,7 @@ Result<ModelWeights> open_model_weights(aio::IoQueue& queue, const std::string& 
   if (weights.reader == nullptr) {
     SLUICE_ASSIGN_OR_RETURN(weights.reader, SafetensorsReader::open(queue, path));
   }
+  weights.reader = StackedWeights::over(std::move(weights.reader), rules);
   weights.parameters = parameter_specs(shape, DType::kF32);
   auto names = match_parameters(rules, weights.reader->tensors(), weights.parameters);
   if (!names.ok()) return std::move(names).error().with_context(path);

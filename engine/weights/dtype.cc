@@ -81,6 +81,9 @@ bool is_weight_dtype(DType dtype) {
 }
 
 void to_floats(DType dtype, std::span<const std::byte> bytes, std::span<float> values) {
+  if (dtype == DType::kU8)
+    return load<std::uint8_t>(bytes, values,
+                              [](std::uint8_t value) { return static_cast<float>(value); });
   SLUICE_CHECK(is_weight_dtype(dtype), "no dtype of weights");
   if (dtype == DType::kF16) return load<std::uint16_t>(bytes, values, offload::float_from_fp16);
   if (dtype == DType::kF64) return load<double>(bytes, values, float_from_double);

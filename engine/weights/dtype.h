@@ -37,7 +37,7 @@ std::uint64_t element_bytes(DType dtype);
 // Whether the functions below support it: F16, BF16, F32 and F64.
 bool is_weight_dtype(DType dtype);
 
-// `bytes` has values.size() elements of a weight dtype, at any address.
+// `bytes` has values.size() elements of a weight dtype, at any address. to_floats() also takes U8.
 void to_floats(DType dtype, std::span<const std::byte> bytes, std::span<float> values);
 void from_floats(DType dtype, std::span<const float> values, std::span<std::byte> bytes);
 

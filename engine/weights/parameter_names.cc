@@ -21,16 +21,11 @@ Status check_shape(const TensorInfo& found, const TensorSpec& wanted) {
 // have the wrapper in the middle of their names.
 std::string hint_at_origin(std::span<const TensorInfo> in_file) {
   constexpr std::string_view kWrapper = "._orig_mod.";
-  constexpr std::string_view kFused = ".experts.gate_up_proj";
   for (const TensorInfo& tensor : in_file) {
     if (tensor.name.find(kWrapper) != std::string::npos)
       return ": it has " + in_quotes(tensor.name) +
              ", the name in a module that torch.compile made: remove \"_orig_mod.\" from the "
              "names, or save the original module";
-    if (tensor.name.ends_with(kFused))
-      return ": it has " + in_quotes(tensor.name) +
-             ", all experts in one tensor: save the model with save_pretrained(), which writes "
-             "each expert's";
   }
   return {};
 }

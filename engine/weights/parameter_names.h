@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "aio/result.h"
+#include "engine/weights/expert_stack.h"
 #include "engine/weights/safetensors_header.h"
 
 namespace sluice::engine {
@@ -29,6 +30,9 @@ struct ParameterNames {
   std::string_view head;
   bool is_tied = false;
   std::string_view token_embedding;
+  // Tensors that files may have instead of each expert's, and whether exports have them.
+  std::span<const ExpertStack> stacks = {};
+  bool exports_stacks = false;
 
   // Our name for a file's name.
   std::string_view ours(std::string_view name_in_file) const;

@@ -170,7 +170,7 @@ Status SafetensorsReader::read(std::string_view name, std::uint64_t first_elemen
   const auto refuse = [&](ErrorCode code, const std::string& what) {
     return Error(code, shard.path + ": tensor " + in_quotes(name) + " " + what);
   };
-  if (!is_weight_dtype(tensor.dtype))
+  if (!is_weight_dtype(tensor.dtype) && tensor.dtype != DType::kU8)
     return refuse(ErrorCode::kUnsupported, "is " + std::string(to_string(tensor.dtype)) +
                                                "; weights are F16, BF16, F32 or F64");
   if (first_element > tensor.elements || values.size() > tensor.elements - first_element)

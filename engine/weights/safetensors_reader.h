@@ -48,6 +48,7 @@ class SafetensorsReader final : public WeightSource {
   const Metadata& metadata() const { return metadata_; }  // of the first file
 
   Status read(std::string_view name, std::uint64_t first_element, std::span<float> values) override;
+  std::string place_of(std::string_view name) const override;
 
  private:
   struct Shard {
@@ -70,7 +71,6 @@ class SafetensorsReader final : public WeightSource {
   Status open_shard(std::size_t shard);
   void start(Piece& piece, std::uint64_t offset_bytes, std::uint64_t element_size_bytes,
              std::span<float> values);
-  std::string place_of(std::string_view name) const override;
   Status read_range(const TensorInfo& tensor, std::uint64_t offset_bytes, std::span<float> values);
 
   aio::IoQueue& queue_;

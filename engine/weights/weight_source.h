@@ -23,14 +23,13 @@ class WeightSource {
   virtual const TensorInfo* find(std::string_view name) const = 0;  // nullptr: no such tensor
 
   // Elements [first_element, first_element + values.size()) of a tensor, in row-major order.
-  // kUnsupported unless the tensor is F16, BF16, F32 or F64.
+  // kUnsupported unless the tensor is F16, BF16, F32, F64 or U8.
   virtual Status read(std::string_view name, std::uint64_t first_element,
                       std::span<float> values) = 0;
   // The same for initial weights; kCorrupt if a value is not finite: a run that begins with it
   // would stop at its first step, and blame its data.
   Status read_finite(std::string_view name, std::uint64_t first_element, std::span<float> values);
 
- private:
   // Where an existing tensor is stored, for error messages.
   virtual std::string place_of(std::string_view name) const = 0;
 };

@@ -36,7 +36,7 @@ TIMEOUT_S = 300
 MOST_REFUSED = 0.25
 FEWEST_CASES = 40  # with fewer, the share of refusals means little
 VOCAB = 61
-WITH_EXPERTS = ("qwen3_moe", "mixtral")
+WITH_EXPERTS = ("qwen3_moe", "mixtral", "gpt_oss")
 COMPARED = ("step", "loss", "val_loss", "lr", "grad_norm", "loss_scale", "skipped", "unit_hashes")
 
 IN_PLACE = "run.checkpoint_in_place"
@@ -53,7 +53,7 @@ Outcome = collections.namedtuple("Outcome", "kind text")  # "same", "refused" or
 
 def draw_model(draw):
     family = draw.choice(("gpt2", "llama", "llama", "mistral", "qwen2", "qwen3", "qwen3",
-                          "qwen3_moe", "mixtral", "qwen3_5"))
+                          "qwen3_moe", "mixtral", "gpt_oss", "qwen3_5"))
     heads = draw.choice((2, 4))
     model = {"model.preset": "custom", "model.layers": draw.choice((2, 3)), "model.heads": heads,
              "model.hidden": heads * draw.choice((8, 10, 16)), "model.vocab": VOCAB,
@@ -82,6 +82,9 @@ def draw_model(draw):
                       "model.norm_topk_prob": draw.choice(("on", "off"))})
     if family in ("qwen3", "qwen3_moe"):
         model["model.head_dim"] = draw.choice((8, 16, 32))
+    if family == "gpt_oss":
+        model.update({"model.attention_bias": draw.choice(("on", "off")),
+                      "model.window_layers": 1, "model.window_full_layers": 1})
     if family != "llama" and draw.random() < 0.3:
         model["model.window"] = 5
     if draw.random() < 0.3:

@@ -49,6 +49,8 @@ CASES = {
         "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
         "linear_key_head_dim": 16, "linear_value_head_dim": 12,
         "layer_types": ["linear_attention", "linear_attention", "full_attention"]}),
+    "gpt_oss": ("GptOssConfig", {"head_dim": 16, "num_local_experts": 5, "num_experts_per_tok": 2,
+                                 "sliding_window": 7}),
 }
 OTHERS = {
     "ministral": ("MinistralConfig", {"sliding_window": 9, "head_dim": 12,
@@ -428,7 +430,7 @@ class Llamas(LlamaRuns):
         self.assertFalse((self.path / "run").exists())
 
     def test_placements_and_a_stop_half_way_change_no_bit(self):
-        for case in ("mistral", "qwen3"):
+        for case in ("mistral", "qwen3", "gpt_oss"):
             with self.subTest(case=case):
                 hashes = set()
                 for name, placement, stops in (("cpu", {}, [6]), ("nvme", NVME, [6]),

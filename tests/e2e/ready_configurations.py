@@ -59,6 +59,20 @@ BASES = {
                                             "mrope_interleaved": True,
                                             "mrope_section": [11, 11, 10]},
                         "tie_word_embeddings": False, "vocab_size": 248320}},
+    "gpt_oss_20b_24gb": {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"],
+                         "attention_bias": True, "head_dim": 64, "hidden_act": "silu",
+                         "hidden_size": 2880, "intermediate_size": 2880,
+                         "layer_types": ["sliding_attention", "full_attention"] * 12,
+                         "max_position_embeddings": 131072, "num_attention_heads": 64,
+                         "num_experts_per_tok": 4, "num_hidden_layers": 24,
+                         "num_key_value_heads": 8, "num_local_experts": 32,
+                         "output_router_logits": False, "rms_norm_eps": 1e-5,
+                         "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0,
+                                          "original_max_position_embeddings": 4096,
+                                          "rope_type": "yarn", "truncate": False},
+                         "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128,
+                         "swiglu_limit": 7.0, "tie_word_embeddings": False, "vocab_size": 201088,
+                         "quantization_config": {"quant_method": "mxfp4"}},
     "llama3_8b_24gb": {"model_type": "llama", "architectures": ["LlamaForCausalLM"],
                        "attention_bias": False, "hidden_act": "silu", "hidden_size": 4096,
                        "intermediate_size": 14336, "max_position_embeddings": 131072,
@@ -163,7 +177,8 @@ class ReadyConfigurations(SluiceRuns):
         """A Hugging Face folder of the architecture, which is made once."""
         made, base = self.path / f"{architecture}-made", self.path / f"{architecture}-base"
         if not base.exists():
-            experts = {"experts": 4, "experts_per_token": 2} if "moe" in architecture else {}
+            experts = {"experts": 4, "experts_per_token": 2} if architecture in (
+                "qwen3_moe", "gpt_oss") else {}
             model = {"family": "llama", "architecture": architecture, **experts}
             if architecture == "qwen3_5":
                 model = {"family": architecture, "head_dim": 16, "attention_interval": 2,

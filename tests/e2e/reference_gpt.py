@@ -57,7 +57,9 @@ class Training:
         self.applied = 0
         decays = {True: settings["weight_decay"],
                   False: settings["weight_decay"] if settings.get("decayed") == "all" else 0}
-        groups = [{"params": [p for p in model.parameters() if (p.ndim > 1) == matrices],
+        # gpt-oss has the biases of all experts in one matrix.
+        groups = [{"params": [p for name, p in model.named_parameters()
+                              if (p.ndim > 1 and not name.endswith("bias")) == matrices],
                    "weight_decay": decay} for matrices, decay in decays.items()]
         self.optimizer = torch.optim.AdamW(groups, betas=settings["betas"], eps=settings["eps"])
 

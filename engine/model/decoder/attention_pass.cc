@@ -30,6 +30,7 @@ AttentionPass::AttentionPass(const BlockPass& pass, const BlockRotary& rotary,
               .dropout = dropout_at(pass.context, DropoutSite::kAttention, spec.dropout),
               .deterministic = pass.context.deterministic,
               .scale = spec.scale(layer)};
+  if (spec.sinks) options_.sinks = pass.w[pass.places.sinks];
   if (spec.in_parts && pass.pieces.cut() && spec.dropout == 0) parts_ = head_parts(spec.kv_heads);
   if (spec.head_norms)
     for (int i = 0; i < 2; ++i)
@@ -62,6 +63,12 @@ at::Tensor of_gated_queries(const at::Tensor& product, const HeadShape& heads, s
 }
 
 }  // namespace
+
+at::Tensor AttentionPass::sinks_of(const at::Tensor& of_all, std::int64_t part) const {
+  if (!of_all.defined()) return {};
+  const std::int64_t heads = options_.heads.heads / parts_;
+  return of_all.narrow(0, part * heads, heads);
+}
 
 // ---- forward
 
@@ -115,6 +122,7 @@ void AttentionPass::for_each_part(const Visit& visit) const {
   for (std::int64_t index = 0; index < parts_; ++index) {
     const HeadPart part(options_.heads, parts_, index);
     options.heads = part.shape();
+    options.sinks = sinks_of(options_.sinks, index);
     visit(index, part, options);
   }
 }
@@ -200,8 +208,8 @@ at::Tensor AttentionPass::backward_whole(Kept& kept, const at::Tensor& grad_midd
     gradient = attended_gradient(attended.output, kept.gate, grad_middle, gradients);
     const at::Tensor bias =
         sums_bias_with_heads() ? gradient_of(gradients, pass_.places.qkv.bias) : at::Tensor();
-    gradient =
-        attention_backward(gradient, turned_heads(qkv, options_.heads), attended, options_, bias);
+    gradient = attention_backward(gradient, turned_heads(qkv, options_.heads), attended, options_,
+                                  bias, gradient_of(gradients, pass_.places.sinks));
   }
   if (pass_.spec.attention.head_norms)
     norm_heads_backward(gradient, qkv, options_.heads, gradients);
@@ -222,8 +230,9 @@ at::Tensor AttentionPass::backward_in_parts(Kept& kept, const at::Tensor& grad_m
                            .logsumexp = sums.defined() ? sums.select(0, index) : sums,
                            .philox_seed = attended.philox_seed,
                            .philox_offset = attended.philox_offset};
-    at::Tensor gradient = attention_backward(part.queries(grad_output).contiguous(),
-                                             turned_heads(packed, part.shape()), some, options, {});
+    at::Tensor gradient = attention_backward(
+        part.queries(grad_output).contiguous(), turned_heads(packed, part.shape()), some, options,
+        {}, sinks_of(gradient_of(gradients, pass_.places.sinks), index));
     if (pass_.spec.attention.head_norms)
       norm_heads_backward(gradient, packed, part.shape(), gradients);
     part.put(gradient, qkv);

@@ -60,6 +60,8 @@ class AttentionPass {
   void norm_heads_backward(at::Tensor& gradient, const at::Tensor& packed, const HeadShape& heads,
                            const UnitViews& gradients) const;
   bool sums_bias_with_heads() const;
+  // The part's slice of the sinks, or of their gradient; undefined if these are.
+  at::Tensor sinks_of(const at::Tensor& of_all, std::int64_t part) const;
   HeadNorms head_norms() const;
   Rotary rotary(const HeadShape& heads) const;
 

@@ -24,8 +24,9 @@ AdapterNumbers adapter_numbers(const BlockSpec& block, const LoraRecipe& lora) {
 std::uint64_t block_idle_elements(const BlockSpec& block) {
   const ExpertsSpec& experts = block.experts;
   constexpr std::int64_t kMatrices = 3;
-  return static_cast<std::uint64_t>((experts.count - experts.per_token) * kMatrices * block.hidden *
-                                    experts.width);
+  const std::int64_t biases = experts.bias ? 2 * experts.width + block.hidden : 0;
+  return static_cast<std::uint64_t>((experts.count - experts.per_token) *
+                                    (kMatrices * block.hidden * experts.width + biases));
 }
 
 std::int64_t delta_backward_numbers(const DeltaHeads& heads) {

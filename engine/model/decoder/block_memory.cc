@@ -186,7 +186,10 @@ class BlockMemory {
     return attention_.qkv_bias ? bias_sum_bytes(pass_, attention_.qkv_width(), options_.cpu) : 0;
   }
   std::uint64_t statistics_bytes() const {
-    return bytes(pass_.rows() * (2 + attention_.heads) * kFp32Bytes);
+    // With sinks, also copies of the heads' sums, and of one head's output with its gradient.
+    const std::int64_t of_sinks =
+        attention_.sinks ? 3 * (attention_.heads + attention_.head_dim) : 0;
+    return bytes(pass_.rows() * (2 + attention_.heads + of_sinks) * kFp32Bytes);
   }
   std::uint64_t norm_bytes(const PassShape& pass) const {
     return norm_copies_bytes(block_.norm, block_.hidden, pass, options_);

@@ -33,6 +33,7 @@ struct AttentionSpec {
   bool head_norms = false;  // of queries and keys
   // The queries' product has a gate for each head's output, after the head's queries.
   bool output_gate = false;
+  bool sinks = false;       // one more score for each head (ops/attention.h)
   std::int64_t window = 0;  // keys visible to a query; 0: all up to it
 
   Rope rope;              // head norms need one
@@ -79,13 +80,15 @@ struct MlpSpec {
 };
 
 // A feed-forward of many small ones, the experts, of which a router chooses some for each token.
-// Its matrices are stored as [out, in], gated, and without biases.
+// Its matrices are stored as [out, in], and gated.
 struct ExpertsSpec {
   std::int64_t count = 0;      // 0: a dense feed-forward
   std::int64_t per_token = 0;  // chosen for each
   std::int64_t width = 0;
   bool renormalises = false;  // the weights of the chosen are divided by their sum
   bool fp32_weights = false;  // they stay fp32; otherwise they get the activations' dtype
+  bool bias = false;          // of router and products
+  ClampedGate gate;           // instead of a SiLU
 
   bool exist() const { return count > 0; }
 };
@@ -110,6 +113,9 @@ struct BlockNames {
   // With experts mlp_in and mlp_out are names within an expert: "EXPERTS.0.MLP_OUT", ...
   std::string_view router;
   std::string_view experts;
+  // All experts': [experts, 2 width], an expert's gate and up in turn, and [experts, hidden].
+  std::array<std::string_view, 2> expert_biases;
+  std::string_view sinks;
   std::string_view norm1;
   std::string_view norm2;
   std::array<std::string_view, 2> head_norms;  // of queries, of keys

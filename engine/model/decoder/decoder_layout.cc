@@ -161,6 +161,25 @@ class Parameters {
     layout_.add(std::move(rate));
     places.gated_norm = norm(names.norm, heads.value_dim, NormKind::kRms).gain;
   }
+  void expert_biases(BlockParameters& places, const BlockSpec& block) {
+    const ExpertsSpec& experts = block.experts;
+    const auto add = [&](int& place, std::string name, std::vector<std::int64_t> shape) {
+      place = next();
+      ParameterSpec spec = vector(std::move(name), 0, kBias);
+      spec.shape = std::move(shape);
+      layout_.add(std::move(spec));
+    };
+    add(places.router_bias, full(block.names.router, ".bias"), {experts.count});
+    add(places.expert_in_bias, full(block.names.expert_biases[0], ""),
+        {experts.count, 2 * experts.width});
+    add(places.expert_out_bias, full(block.names.expert_biases[1], ""),
+        {experts.count, block.hidden});
+  }
+  void sinks(BlockParameters& places, const BlockSpec& block) {
+    places.sinks = next();
+    layout_.add(vector(full(block.names.sinks, ""), block.attention.heads, kBias));
+    layout_.parameters.back().initial_std = kInitialStd;
+  }
   void biases(BlockProducts& place, const Products& products) {
     if (!products.has_bias) return;
     place.bias = next();
@@ -227,6 +246,8 @@ PlacedBlock placed_block(const BlockSpec& block, std::int64_t layer) {
     made.norm(names[1], block.attention.head_dim, kind);
   }
   biases(block.vectors_by_branch ? kOfAttention : 0, all.size());
+  if (block.experts.bias) made.expert_biases(places, block);
+  if (block.attention.sinks) made.sinks(places, block);
   return {made.take(), places};
 }
 

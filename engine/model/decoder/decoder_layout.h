@@ -47,6 +47,10 @@ struct BlockParameters {
   int router = kNoParameter;
   int expert_in = kNoParameter;   // the first expert's gate, then its up, the next one's gate, ...
   int expert_out = kNoParameter;  // the first expert's down, then the next one's, ...
+  int router_bias = kNoParameter;
+  int expert_in_bias = kNoParameter;  // BlockNames::expert_biases
+  int expert_out_bias = kNoParameter;
+  int sinks = kNoParameter;  // [heads]
   NormPlaces norm1;
   NormPlaces norm2;
   int query_norm = kNoParameter;   // of the heads; the keys' norm follows

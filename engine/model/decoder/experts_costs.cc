@@ -47,7 +47,9 @@ std::uint64_t experts_backward_bytes(const BlockSpec& block, const PassShape& pa
   const std::int64_t gathered = experts.per_token * hidden;
   const std::int64_t wide = pass.rows() * block.mlp_width();
   const std::int64_t routing =
-      pass.rows() * (experts.count * kRoutingBytes + experts.per_token * kIndices * kIndexBytes);
+      pass.rows() * (experts.count * kRoutingBytes + experts.per_token * kIndices * kIndexBytes) +
+      (experts.bias ? pass.rows() * (experts.per_token + 2) * experts.count * pass.number_bytes
+                    : 0);
   const std::int64_t matrix = experts.count * block.hidden * experts.width;
   const auto copies = [&](std::int64_t columns) {
     const PassShape rows = {.tokens = pass.rows() * experts.per_token,

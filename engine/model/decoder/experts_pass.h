@@ -1,5 +1,5 @@
-// The feed-forward of a decoder block with experts, and its backward: a router, gated experts, and
-// their weighted sum. The norm before it and the residual stream are the block's.
+// The feed-forward of a decoder block with experts: a router, gated experts, their weighted sum,
+// and its backward. Biases are added as products. The norm and the residual are the block's.
 //
 // A call computes all rows of a micro-batch, or one piece of them (row_pieces.h): rows do not
 // depend on each other, so pieces are those of a dense feed-forward.
@@ -54,6 +54,11 @@ class ExpertsPass {
 
  private:
   RoutingRule rule() const;
+  at::Tensor gated(const at::Tensor& gate_and_up) const;
+  // Adds the biases' part to the weights' gradient, and the gradients of the biases to theirs.
+  // `grad_tokens`: the output's. gate_and_up is its gradient.
+  void biases_backward(const Backward& pass, const Routing& routing, const ExpertRows& rows,
+                       at::Tensor& grad_weights, const UnitViews& gradients) const;
   ExpertMatrices matrices_in(const UnitViews& views) const;
   ExpertMatrices matrices_out(const UnitViews& views) const;
   // The gradient of the weights [T, k]; gate_and_up becomes its gradient.

@@ -48,6 +48,68 @@ struct GatedPacks {
   }
 };
 
+// ClampedGate's function of a gate and an up, and its slopes. A NaN stays one.
+struct ClampedPair {
+  float opened;  // g sigmoid(alpha g)
+  float more;    // u + 1
+  float gate_slope;
+  float up_slope;
+
+  __device__ ClampedPair(float gate, float up, float alpha, float limit) {
+    const bool is_high = gate > limit;
+    const bool is_far = fabsf(up) > limit;
+    const float g = is_high ? limit : gate;
+    const float open = logistic(alpha * g);
+    opened = g * open;
+    more = (is_far ? copysignf(limit, up) : up) + 1.0F;
+    gate_slope = is_high ? 0.0F : open * (1.0F + alpha * g * (1.0F - open));
+    up_slope = is_far ? 0.0F : opened;
+  }
+};
+
+template <typename Scalar>
+__global__ void __launch_bounds__(kThreads) clamped_gated_kernel(SiluGatedLaunch launch) {
+  const GatedPacks at(launch.rows, launch.columns);
+  if (!at.exists) return;
+  Floats gate;
+  Floats up;
+  load(static_cast<const Scalar*>(launch.gate_and_up), at.gate, gate);
+  load(static_cast<const Scalar*>(launch.gate_and_up), at.up, up);
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    const ClampedPair pair(gate[i], up[i], static_cast<float>(launch.clamped.alpha),
+                           static_cast<float>(launch.clamped.limit));
+    gate[i] = pair.opened * pair.more;
+  }
+  store(static_cast<Scalar*>(launch.product), at.product, gate);
+}
+
+template <typename Scalar>
+__global__ void __launch_bounds__(kThreads)
+    clamped_gated_backward_kernel(SiluGatedBackwardLaunch launch) {
+  const GatedPacks at(launch.rows, launch.columns);
+  if (!at.exists) return;
+  auto* const gate_and_up = static_cast<Scalar*>(launch.gate_and_up);
+  auto* const gradients = static_cast<Scalar*>(launch.gradient);
+  Floats gate;
+  Floats up;
+  Floats gradient;
+  load(gate_and_up, at.gate, gate);
+  load(gate_and_up, at.up, up);
+  load(gradients, at.product, gradient);
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    const ClampedPair pair(gate[i], up[i], static_cast<float>(launch.clamped.alpha),
+                           static_cast<float>(launch.clamped.limit));
+    gate[i] = gradient[i] * pair.more * pair.gate_slope;
+    up[i] = gradient[i] * pair.up_slope;
+    gradient[i] = pair.opened * pair.more;
+  }
+  store(gate_and_up, at.gate, gate);
+  store(gate_and_up, at.up, up);
+  store(gradients, at.product, gradient);
+}
+
 template <typename Scalar>
 __global__ void __launch_bounds__(kThreads) silu_gated_kernel(SiluGatedLaunch launch) {
   const GatedPacks at(launch.rows, launch.columns);
@@ -142,7 +204,9 @@ cudaError_t launch_silu_gated(const SiluGatedLaunch& launch, cudaStream_t stream
   if (elements == 0) return cudaSuccess;
   with_packed_type(launch.dtype, [&](auto* type) {
     using Scalar = std::remove_pointer_t<decltype(type)>;
-    silu_gated_kernel<Scalar><<<blocks_of(elements), kThreads, 0, stream>>>(launch);
+    const auto kernel =
+        launch.clamped.exists() ? &clamped_gated_kernel<Scalar> : &silu_gated_kernel<Scalar>;
+    kernel<<<blocks_of(elements), kThreads, 0, stream>>>(launch);
   });
   return cudaGetLastError();
 }
@@ -153,7 +217,9 @@ cudaError_t launch_silu_gated_backward(const SiluGatedBackwardLaunch& launch, cu
   if (elements == 0) return cudaSuccess;
   with_packed_type(launch.dtype, [&](auto* type) {
     using Scalar = std::remove_pointer_t<decltype(type)>;
-    silu_gated_backward_kernel<Scalar><<<blocks_of(elements), kThreads, 0, stream>>>(launch);
+    const auto kernel = launch.clamped.exists() ? &clamped_gated_backward_kernel<Scalar>
+                                                : &silu_gated_backward_kernel<Scalar>;
+    kernel<<<blocks_of(elements), kThreads, 0, stream>>>(launch);
   });
   return cudaGetLastError();
 }

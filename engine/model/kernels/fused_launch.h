@@ -71,12 +71,13 @@ struct AddResidualLaunch {
 };
 cudaError_t launch_add_residual(const AddResidualLaunch& launch, cudaStream_t stream);
 
-// The SiLU of a row's first half, times its second half.
+// The SiLU of a row's first half, times its second half; or ClampedGate's function of both.
 struct SiluGatedLaunch {
   const void* gate_and_up = nullptr;  // [rows, 2 * columns]
   void* product = nullptr;            // [rows, columns]
   std::int64_t rows = 0;
   std::int64_t columns = 0;
+  ClampedGate clamped;
   CudaDtype dtype = CudaDtype::kBfloat16;
 };
 cudaError_t launch_silu_gated(const SiluGatedLaunch& launch, cudaStream_t stream);
@@ -86,6 +87,7 @@ struct SiluGatedBackwardLaunch {
   void* gradient = nullptr;     // of the product; becomes the product
   std::int64_t rows = 0;
   std::int64_t columns = 0;
+  ClampedGate clamped;
   CudaDtype dtype = CudaDtype::kBfloat16;
 };
 cudaError_t launch_silu_gated_backward(const SiluGatedBackwardLaunch& launch, cudaStream_t stream);

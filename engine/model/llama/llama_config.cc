@@ -33,14 +33,16 @@ struct Class {
   std::int64_t head_dim = 0;  // 0: hidden / heads
   std::int64_t hidden = 4096;
   std::int64_t layers = 32;
+  std::int64_t heads = 32;
   double epsilon = 1e-6;
   double rope_theta = 10000;
   std::int64_t window = 4096;
   bool has_begin_and_end = false;  // tokens 1 and 2
+  bool attention_bias = false;
   std::int64_t experts = 0;
   std::int64_t experts_per_token = 0;
 };
-constexpr std::array<Class, 7> kClasses = {{{.model_type = "llama",
+constexpr std::array<Class, 8> kClasses = {{{.model_type = "llama",
                                              .name = "Llama",
                                              .models = "Llamas",
                                              .architecture = Architecture::kLlama,
@@ -108,8 +110,25 @@ constexpr std::array<Class, 7> kClasses = {{{.model_type = "llama",
                                              .window = 0,
                                              .has_begin_and_end = true,
                                              .experts = 8,
-                                             .experts_per_token = 2}}};
-constexpr std::int64_t kDefaultHeads = 32;
+                                             .experts_per_token = 2},
+                                            {.model_type = "gpt_oss",
+                                             .name = "GptOss",
+                                             .models = "GptOsses",
+                                             .architecture = Architecture::kGptOss,
+                                             .vocab = 201088,
+                                             .ffn = 2880,
+                                             .context = 131072,
+                                             .kv_heads = 8,
+                                             .head_dim = 64,
+                                             .hidden = 2880,
+                                             .layers = 36,
+                                             .heads = 64,
+                                             .epsilon = 1e-5,
+                                             .rope_theta = 150000,
+                                             .window = 128,
+                                             .attention_bias = true,
+                                             .experts = 128,
+                                             .experts_per_token = 4}}};
 
 const Class& class_of(Architecture architecture) {
   return *std::find_if(kClasses.begin(), kClasses.end(),
@@ -163,6 +182,7 @@ LayerWindow parse_window(HuggingFaceConfig& config, const Class& of, std::int64_
   if (has_window_switch(architecture))
     window.first = std::min(config.count("max_window_layers", kDefaultMaxWindowLayers, 0), layers);
   if (!config.has("layer_types")) {
+    if (architecture == Architecture::kGptOss) window.windowed = window.full = 1;
     if (window.first >= layers) window.tokens = 0;
     return window;
   }
@@ -224,6 +244,11 @@ void parse_experts(HuggingFaceConfig& config, const Class& of, Numbers& numbers)
       static_cast<double>(config.count("num_experts_per_tok", of.experts_per_token));
   if (config.flag("output_router_logits", false))
     config.refuse("output_router_logits", true, "the loss of the text alone (false)");
+  if (of.architecture == Architecture::kGptOss) {
+    config.expect("swiglu_alpha", {1.702});
+    config.expect("swiglu_limit", {7.0});
+    return;
+  }
   if (of.architecture == Architecture::kMixtral) {
     const double jitter = config.number("router_jitter_noise", 0, 0, 1);
     if (jitter > 0) config.refuse("router_jitter_noise", jitter, "no noise (0.0)");
@@ -247,10 +272,12 @@ void write_experts(const LlamaShape& shape, Json& json) {
   json["num_local_experts"] = experts.count;
   json["num_experts_per_tok"] = experts.per_token;
   json["output_router_logits"] = false;
-  if (shape.architecture == Architecture::kMixtral) {
-    json["router_jitter_noise"] = 0.0;
-    return;
+  if (shape.architecture == Architecture::kMixtral) json["router_jitter_noise"] = 0.0;
+  if (experts.gate.exists()) {
+    json["swiglu_alpha"] = experts.gate.alpha;
+    json["swiglu_limit"] = experts.gate.limit;
   }
+  if (has_ffn_experts(shape.architecture)) return;
   json["num_experts"] = experts.count;  // the name that programs other than transformers read
   json["moe_intermediate_size"] = experts.width;
   json["norm_topk_prob"] = experts.renormalises;
@@ -279,6 +306,13 @@ bool same_but_for_case(const Json& one, const std::string& name) {
   });
 }
 
+// gpt-oss' experts on the Hub, which are read as bf16 (engine/weights/stacked_weights.h).
+bool is_mxfp4(const HuggingFaceConfig& config, const Class& of) {
+  const Json& quantization = config.json()["quantization_config"];
+  return of.architecture == Architecture::kGptOss && quantization.is_object() &&
+         quantization.value("quant_method", Json()) == "mxfp4";
+}
+
 void check_class(HuggingFaceConfig& config, const Class& of) {
   const std::string wanted = std::string(of.name) + "ForCausalLM";
   if (config.has("architectures")) {
@@ -290,11 +324,22 @@ void check_class(HuggingFaceConfig& config, const Class& of) {
                            }));
     if (!known) config.refuse("architectures", all, "[\"" + wanted + "\"]");
   }
-  if (config.has("quantization_config"))
+  if (config.has("quantization_config") && !is_mxfp4(config, of))
     config.refuse("quantization_config", config.json()["quantization_config"],
                   "weights of 16 bits or more (none)");
   config.expect("hidden_act", {"silu", "swish"});
   config.expect("is_causal", {true});
+}
+
+// gpt-oss without a word on positions has those of its models.
+Json with_default_rope(Json json, const Class& of) {
+  const auto has = [&](const char* key) { return json.contains(key) && !json[key].is_null(); };
+  if (of.architecture != Architecture::kGptOss || has("rope_parameters") || has("rope_scaling"))
+    return json;
+  json["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 32.0},
+                             {"beta_fast", 32.0},   {"beta_slow", 1.0},
+                             {"truncate", false},   {"original_max_position_embeddings", 4096}};
+  return json;
 }
 
 // transformers (AutoConfig, since 5.0) makes a Ministral of a Mistral that names the layers with a
@@ -310,7 +355,7 @@ HuggingFaceModel parse(HuggingFaceConfig& config, const Class& of) {
   shape.family = kLlamaFamily;
   shape.layers = config.count("num_hidden_layers", of.layers);
   shape.hidden = config.count("hidden_size", of.hidden);
-  shape.heads = config.count("num_attention_heads", kDefaultHeads);
+  shape.heads = config.count("num_attention_heads", of.heads);
   shape.context_tokens = config.count("max_position_embeddings", of.context);
   shape.vocab = config.count("vocab_size", of.vocab);
   shape.ffn_hidden = config.count("intermediate_size", of.ffn);
@@ -332,7 +377,8 @@ HuggingFaceModel parse(HuggingFaceConfig& config, const Class& of) {
   numbers["norm_epsilon"] = config.number("rms_norm_eps", of.epsilon, 0, kLargestEpsilon);
   numbers["tied_head"] = config.flag("tie_word_embeddings", false) ? 1 : 0;
   const bool may_have_bias = may_have_attention_bias(of.architecture);
-  numbers["attention_bias"] = may_have_bias && config.flag("attention_bias", false) ? 1 : 0;
+  numbers["attention_bias"] =
+      may_have_bias && config.flag("attention_bias", of.attention_bias) ? 1 : 0;
   numbers["mlp_bias"] =
       of.architecture == Architecture::kLlama && config.flag("mlp_bias", false) ? 1 : 0;
   const LayerWindow window = parse_window(config, of, shape.layers);
@@ -390,7 +436,7 @@ Result<HuggingFaceModel> parse_llama_config(std::string_view text) {
   const Json type = json.value("model_type", Json());
   for (const Class& of : kClasses) {
     if (type != of.model_type) continue;
-    HuggingFaceConfig config(json, of.models);
+    HuggingFaceConfig config(with_default_rope(json, of), of.models);
     check_class(config, of);
     HuggingFaceModel model = parse(config, computed_class(json, of));
     SLUICE_RETURN_IF_ERROR(config.status());

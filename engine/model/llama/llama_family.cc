@@ -80,6 +80,16 @@ std::vector<NamedShape> make_presets() {
   const Numbers qwen = {{"norm_epsilon", 1e-6}, {"rope_theta", 1e6}};
   const Numbers mistral = {{"norm_epsilon", kLlamaEpsilon}, {"rope_theta", 1e6}};
   const Numbers qwen_moe = {{"norm_epsilon", 1e-6}, {"rope_theta", 1e6}, {"norm_topk_prob", 1}};
+  const Numbers gpt_oss = {{"norm_epsilon", 1e-5},
+                           {"attention_bias", 1},
+                           {"window", 128},
+                           {"window_layers", 1},
+                           {"window_full_layers", 1},
+                           {"rope_theta", 150000},
+                           {"rope_scaling", static_cast<double>(RopeScaling::kYarn)},
+                           {"rope_factor", 32},
+                           {"rope_original_context", 4096},
+                           {"rope_truncate", 0}};
   return {
       preset("llama2-7b", kLlama, {32, 4096, 32, 32, 128, 11008, 32000, 4096},
              {{"norm_epsilon", kLlamaEpsilon}}),
@@ -102,6 +112,10 @@ std::vector<NamedShape> make_presets() {
              with(Experts{128, 8, 768}, qwen_moe)),
       preset("mixtral-8x7b", kMixtral, {32, 4096, 32, 8, 128, 14336, 32000, 32768},
              with(Experts{8, 2, 0}, mistral)),
+      preset("gpt-oss-20b", kGptOss, {24, 2880, 64, 8, 64, 2880, 201088, 131072},
+             with(Experts{32, 4, 0}, gpt_oss)),
+      preset("gpt-oss-120b", kGptOss, {36, 2880, 64, 8, 64, 2880, 201088, 131072},
+             with(Experts{128, 4, 0}, gpt_oss)),
   };
 }
 
@@ -109,6 +123,33 @@ std::vector<NamedShape> make_presets() {
 // model.
 bool is_rotary_buffer(std::string_view name) {
   return name == "rotary_emb.inv_freq" || name.ends_with(".rotary_emb.inv_freq");
+}
+
+constexpr std::size_t kArchitectures = 8;
+
+// The forms in which transformers 5 has experts in memory, and those of gpt-oss also in files.
+std::span<const ExpertStack> stacks_of(LlamaArchitecture architecture) {
+  constexpr std::string_view kIn = "mlp.experts.gate_up_proj";
+  constexpr std::string_view kOut = "mlp.experts.down_proj";
+  constexpr std::string_view kExperts = "mlp.experts";
+  using Order = ExpertStack::Order;
+  static constexpr std::array<ExpertStack, 2> kQwen3Moe = {
+      {{.name = kIn, .experts = kExperts, .parts = {"gate_proj", "up_proj"}},
+       {.name = kOut, .experts = kExperts, .parts = {"down_proj"}}}};
+  static constexpr std::array<ExpertStack, 2> kGptOss = {
+      {{.name = kIn,
+        .experts = kExperts,
+        .parts = {"gate_proj", "up_proj"},
+        .order = Order::kInTurn},
+       {.name = kOut, .experts = kExperts, .parts = {"down_proj"}, .order = Order::kInTurn}}};
+  switch (architecture) {
+    case LlamaArchitecture::kQwen3Moe:
+      return kQwen3Moe;
+    case LlamaArchitecture::kGptOss:
+      return kGptOss;
+    default:
+      return {};
+  }
 }
 
 class LlamaFamily final : public ModelFamily {
@@ -132,23 +173,30 @@ class LlamaFamily final : public ModelFamily {
   ModelLayout layout(const ModelOptions& options) const override { return llama_layout(options); }
 
   const ParameterNames& parameter_names(const ModelShape& shape) const override {
-    static const ParameterNames of_tied = {.prefix = "model.",
-                                           .prefixes_exports = true,
-                                           .is_buffer = &is_rotary_buffer,
-                                           .head = kHead,
-                                           .is_tied = true,
-                                           .token_embedding = "embed_tokens.weight"};
-    static const ParameterNames of_untied = {.prefix = "model.",
-                                             .prefixes_exports = true,
-                                             .is_buffer = &is_rotary_buffer,
-                                             .head = kHead,
-                                             .token_embedding = "embed_tokens.weight"};
-    return llama_shape(shape).tied ? of_tied : of_untied;
+    using Names = std::map<std::pair<LlamaArchitecture, bool>, ParameterNames>;
+    static const Names all = [] {
+      Names made;
+      for (std::size_t i = 0; i < kArchitectures; ++i)
+        for (const bool tied : {false, true}) {
+          const auto architecture = static_cast<LlamaArchitecture>(i);
+          made[{architecture, tied}] = {
+              .prefix = "model.",
+              .prefixes_exports = true,
+              .is_buffer = &is_rotary_buffer,
+              .head = "lm_head.weight",
+              .is_tied = tied,
+              .token_embedding = "embed_tokens.weight",
+              .stacks = stacks_of(architecture),
+              .exports_stacks = architecture == LlamaArchitecture::kGptOss};
+        }
+      return made;
+    }();
+    return all.at({llama_architecture(shape), llama_shape(shape).tied});
   }
 
   std::span<const std::string_view> model_types() const override {
-    static constexpr std::array<std::string_view, 7> kTypes = {
-        "llama", "mistral", "qwen2", "qwen3", "ministral", "qwen3_moe", "mixtral"};
+    static constexpr std::array<std::string_view, kArchitectures> kTypes = {
+        "llama", "mistral", "qwen2", "qwen3", "ministral", "qwen3_moe", "mixtral", "gpt_oss"};
     return kTypes;
   }
 
@@ -184,9 +232,6 @@ class LlamaFamily final : public ModelFamily {
   std::string write_config(const HuggingFaceModel& model) const override {
     return llama_config_text(model);
   }
-
- private:
-  static constexpr std::string_view kHead = "lm_head.weight";
 };
 
 }  // namespace

@@ -26,11 +26,20 @@ const BlockNames& llama_names(LlamaArchitecture architecture) {
       kWithExperts("mlp.gate", "mlp.experts", {"gate_proj", "up_proj"}, "down_proj");
   static constexpr BlockNames kMixtral =
       kWithExperts("block_sparse_moe.gate", "block_sparse_moe.experts", {"w1", "w3"}, "w2");
+  static constexpr BlockNames kGptOss = [] {
+    BlockNames names =
+        kWithExperts("mlp.router", "mlp.experts", {"gate_proj", "up_proj"}, "down_proj");
+    names.expert_biases = {"mlp.experts.gate_up_proj_bias", "mlp.experts.down_proj_bias"};
+    names.sinks = "self_attn.sinks";
+    return names;
+  }();
   switch (architecture) {
     case LlamaArchitecture::kQwen3Moe:
       return kQwen3Moe;
     case LlamaArchitecture::kMixtral:
       return kMixtral;
+    case LlamaArchitecture::kGptOss:
+      return kGptOss;
     default:
       return kDense;
   }
@@ -45,6 +54,7 @@ DecoderSpec llama_spec(const LlamaShape& shape) {
                                   .qkv_bias = shape.qkv_bias,
                                   .output_bias = shape.output_bias,
                                   .head_norms = shape.head_norms,
+                                  .sinks = shape.sinks,
                                   .rope = shape.rope,
                                   .dropout = shape.attention_dropout,
                                   .in_parts = true},

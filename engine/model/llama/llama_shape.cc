@@ -82,7 +82,8 @@ std::vector<ShapeNumber> make_numbers() {
       word("model.tied_head", kSwitchChoices, 0,
            "use the token embedding as the output projection (tie_word_embeddings)"),
       word("model.attention_bias", kSwitchChoices, 0,
-           "biases in attention's linear layers, for llama, qwen3 and qwen3_moe; qwen2 always has "
+           "biases in attention's linear layers, for llama, qwen3, qwen3_moe and gpt_oss; qwen2 "
+           "always has "
            "those of queries, keys and values"),
       word("model.mlp_bias", kSwitchChoices, 0, "biases in the feed-forward layer, for llama"),
       count("model.window", 0,
@@ -111,16 +112,17 @@ std::vector<ShapeNumber> make_numbers() {
            "for yarn: round its limits to whole dimensions"),
       later(count("model.experts", 0,
                   "small feed-forward layers in each block, of which a router chooses "
-                  "experts_per_token for each token (num_experts), for qwen3_moe and mixtral")),
+                  "experts_per_token for each token (num_experts), for qwen3_moe, mixtral and "
+                  "gpt_oss")),
       later(count("model.experts_per_token", 0,
                   "experts that compute each token (num_experts_per_tok)")),
       later(count(
           "model.expert_width", 0,
           "for qwen3_moe: width of an expert (moe_intermediate_size); 0: model.ffn_multiplier "
-          "times model.hidden, which mixtral always has")),
+          "times model.hidden, which mixtral and gpt_oss always have")),
       later(word("model.norm_topk_prob", kSwitchChoices, 0,
                  "for qwen3_moe: divide the weights of a token's experts by their sum, as mixtral "
-                 "always does")),
+                 "and gpt_oss always do")),
   };
 }
 
@@ -161,17 +163,23 @@ Rope rope_of(const ModelShape& shape) {
           .truncate = numbers.on(kTruncate)};
 }
 
+// swiglu_alpha and swiglu_limit of gpt-oss.
+constexpr ClampedGate kGptOssGate = {.alpha = 1.702, .limit = 7};
+
 // All 0 in an architecture without experts.
 ExpertsSpec experts_of(const ModelShape& shape, LlamaArchitecture architecture) {
   if (!has_experts(architecture)) return {};
   const Numbers numbers(shape);
-  const bool is_mixtral = architecture == LlamaArchitecture::kMixtral;
+  const bool of_ffn = has_ffn_experts(architecture);
+  const bool is_gpt_oss = architecture == LlamaArchitecture::kGptOss;
   const std::int64_t width = numbers.count(kExpertWidth);
   return {.count = numbers.count(kExperts),
           .per_token = numbers.count(kPerToken),
-          .width = width == 0 || is_mixtral ? shape.ffn() : width,
-          .renormalises = is_mixtral || numbers.on(kRenormalises),
-          .fp32_weights = is_mixtral};
+          .width = width == 0 || of_ffn ? shape.ffn() : width,
+          .renormalises = of_ffn || numbers.on(kRenormalises),
+          .fp32_weights = architecture == LlamaArchitecture::kMixtral,
+          .bias = is_gpt_oss,
+          .gate = is_gpt_oss ? kGptOssGate : ClampedGate{}};
 }
 
 std::string text(std::int64_t number) { return std::to_string(number); }
@@ -221,8 +229,9 @@ Status check_experts(const ModelShape& of, const LlamaShape& shape) {
   if (!has_experts(shape.architecture)) {
     for (const char* const key : {kExperts, kPerToken, kExpertWidth, kRenormalises})
       if (numbers.on(key))
-        return cannot_build(std::string(key) + " is for the architectures qwen3_moe and mixtral; " +
-                            name + " has no experts");
+        return cannot_build(std::string(key) +
+                            " is for the architectures qwen3_moe, mixtral and gpt_oss; " + name +
+                            " has no experts");
     return {};
   }
   const ExpertsSpec& experts = shape.experts;
@@ -236,13 +245,13 @@ Status check_experts(const ModelShape& of, const LlamaShape& shape) {
   if (experts.per_token > experts.count)
     return cannot_build("experts_per_token is " + text(experts.per_token) +
                         ", but each block has " + text(experts.count) + " experts");
-  if (shape.architecture != LlamaArchitecture::kMixtral) return {};
+  if (!has_ffn_experts(shape.architecture)) return {};
   if (numbers.on(kExpertWidth))
-    return cannot_build(
-        "the feed-forward's width is the expert's in mixtral: leave expert_width out");
+    return cannot_build("the feed-forward's width is the expert's in " + name +
+                        ": leave expert_width out");
   if (numbers.on(kRenormalises))
-    return cannot_build(
-        "mixtral always divides the weights by their sum: leave norm_topk_prob out");
+    return cannot_build(name +
+                        " always divides the weights by their sum: leave norm_topk_prob out");
   return {};
 }
 
@@ -301,6 +310,7 @@ LlamaShape llama_shape(const ModelShape& shape) {
           .mlp_bias = numbers.on(kMlpBias),
           .head_norms = architecture == LlamaArchitecture::kQwen3 ||
                         architecture == LlamaArchitecture::kQwen3Moe,
+          .sinks = architecture == LlamaArchitecture::kGptOss,
           .experts = experts_of(shape, architecture),
           .rope = rope_of(shape),
           .window = {.tokens = numbers.count(kWindow),

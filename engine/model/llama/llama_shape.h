@@ -23,23 +23,31 @@ enum class LlamaArchitecture : std::uint8_t {
   kQwen3,
   kMinistral,
   kQwen3Moe,
-  kMixtral
+  kMixtral,
+  kGptOss
 };
 inline constexpr std::string_view kLlamaArchitectures =
-    "llama|mistral|qwen2|qwen3|ministral|qwen3_moe|mixtral";
+    "llama|mistral|qwen2|qwen3|ministral|qwen3_moe|mixtral|gpt_oss";
 
 constexpr bool has_experts(LlamaArchitecture architecture) {
   return architecture == LlamaArchitecture::kQwen3Moe ||
-         architecture == LlamaArchitecture::kMixtral;
+         architecture == LlamaArchitecture::kMixtral || architecture == LlamaArchitecture::kGptOss;
+}
+// Whether an expert is as wide as the family's feed-forward, and its weights are always divided by
+// their sum.
+constexpr bool has_ffn_experts(LlamaArchitecture architecture) {
+  return has_experts(architecture) && architecture != LlamaArchitecture::kQwen3Moe;
 }
 // Whether attention can have biases by choice, of all its products.
 constexpr bool may_have_attention_bias(LlamaArchitecture architecture) {
   return architecture == LlamaArchitecture::kLlama || architecture == LlamaArchitecture::kQwen3 ||
-         architecture == LlamaArchitecture::kQwen3Moe;
+         architecture == LlamaArchitecture::kQwen3Moe || architecture == LlamaArchitecture::kGptOss;
 }
 // Whether all blocks have the same window, or none.
 constexpr bool has_one_window(LlamaArchitecture architecture) {
-  return architecture == LlamaArchitecture::kMistral || has_experts(architecture);
+  return architecture == LlamaArchitecture::kMistral ||
+         architecture == LlamaArchitecture::kQwen3Moe ||
+         architecture == LlamaArchitecture::kMixtral;
 }
 
 struct LlamaShape {
@@ -58,7 +66,8 @@ struct LlamaShape {
   bool output_bias = false;  // attention's projection
   bool mlp_bias = false;
   bool head_norms = false;  // queries and keys
-  ExpertsSpec experts;      // instead of the dense feed-forward of `ffn`
+  bool sinks = false;
+  ExpertsSpec experts;  // instead of the dense feed-forward of `ffn`
   Rope rope;
   LayerWindow window;
 };

@@ -23,4 +23,8 @@ at::Tensor silu_gated(const at::Tensor& gate_and_up);
 // becomes that output, [..., F].
 void silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient);
 
+// The same with gpt-oss' gate.
+at::Tensor clamped_gated(const at::Tensor& gate_and_up, const ClampedGate& rule);
+void clamped_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient, const ClampedGate& rule);
+
 }  // namespace sluice::engine

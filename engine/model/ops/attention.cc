@@ -4,14 +4,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
-#include <ATen/ops/_softmax.h>
-#include <ATen/ops/_softmax_backward_data.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/softmax.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -21,137 +19,13 @@
 #include <vector>
 
 #include "engine/model/fp32_pieces.h"
+#include "engine/model/ops/attention_sinks.h"
 #include "engine/model/ops/bias_gradient.h"
 #include "engine/model/ops/cuda_attention.h"
 #include "engine/model/ops/fused_kernels.h"
 #include "engine/model/ops/products.h"
-#include "engine/model/plain_attention_chunk.h"
 
 namespace sluice::engine {
-
-at::Tensor hidden_keys(const AttentionReach& reach, std::int64_t tokens, at::Device device) {
-  const at::Tensor at = at::arange(tokens, at::TensorOptions().dtype(at::kLong).device(device));
-  // The distance back to a key; negative: ahead.
-  const at::Tensor distance = (at.unsqueeze(1) - at.unsqueeze(0)).unsqueeze(0);
-  at::Tensor hidden = distance < 0;
-  if (reach.window != 0) hidden.logical_or_(distance >= reach.window);
-  if (reach.documents == nullptr) return hidden;
-  return hidden.logical_or(distance > reach.documents->positions.unsqueeze(2));
-}
-
-namespace {
-
-// All heads of a batch, as [B * heads, T, head_dim] in the dtype of the arithmetic.
-class Plain {
- public:
-  Plain(const HeadViews& heads, const PlainAttentionOptions& options)
-      : dropout_(options.dropout),
-        dtype_(at::toOpMathType(heads.query.scalar_type())),
-        length_(heads.query.size(2)),
-        scale_(options.scale.value_or(1 / std::sqrt(static_cast<double>(heads.query.size(3))))),
-        heads_(heads.query.size(1)),
-        query_(flat(heads.query)),
-        key_(flat(repeat_heads(heads.key, heads_))),
-        value_(flat(repeat_heads(heads.value, heads_))),
-        hidden_(hidden_keys(options.reach, length_, heads.query.device())) {}
-
-  at::Tensor flat(const at::Tensor& heads) const {
-    return heads.to(dtype_).reshape({-1, heads.size(2), heads.size(3)}).contiguous();
-  }
-  // An uninitialized tensor for results.
-  at::Tensor like_flat() const { return at::empty_like(query_); }
-  std::int64_t count() const { return query_.size(0); }
-  std::int64_t length() const { return length_; }
-
-  void forward(std::int64_t first, std::int64_t count, const at::Tensor& output) const {
-    at::Tensor probabilities = softmax(first, count);
-    drop_in_place(probabilities, dropout_, position(first));
-    at::Tensor out = output.narrow(0, first, count);
-    at::bmm_out(out, probabilities, value_.narrow(0, first, count));
-  }
-
-  struct Gradients {
-    at::Tensor query;
-    at::Tensor key;
-    at::Tensor value;
-  };
-  void backward(std::int64_t first, std::int64_t count, const at::Tensor& grad_output,
-                const Gradients& gradients) const {
-    const at::Tensor grad = grad_output.narrow(0, first, count);
-    const at::Tensor probabilities = softmax(first, count);
-    at::Tensor dropped = dropout_.active() ? probabilities.clone() : probabilities;
-    drop_in_place(dropped, dropout_, position(first));
-    at::Tensor grad_value = gradients.value.narrow(0, first, count);
-    at::bmm_out(grad_value, dropped.transpose(1, 2), grad);
-    at::Tensor grad_scores = at::bmm(grad, value_.narrow(0, first, count).transpose(1, 2));
-    drop_in_place(grad_scores, dropout_, position(first));
-    grad_scores = at::_softmax_backward_data(grad_scores, probabilities, -1, dtype_).mul_(scale_);
-    at::Tensor grad_query = gradients.query.narrow(0, first, count);
-    at::bmm_out(grad_query, grad_scores, key_.narrow(0, first, count));
-    at::Tensor grad_key = gradients.key.narrow(0, first, count);
-    at::bmm_out(grad_key, grad_scores.transpose(1, 2), query_.narrow(0, first, count));
-  }
-
- private:
-  at::Tensor softmax(std::int64_t first, std::int64_t count) const {
-    at::Tensor scores =
-        at::bmm(query_.narrow(0, first, count), key_.narrow(0, first, count).transpose(1, 2));
-    scores.mul_(scale_).masked_fill_(hidden_from(first, count),
-                                     -std::numeric_limits<double>::infinity());
-    return at::_softmax(scores, -1, false);
-  }
-  // The mask of each head's sequence, or one for all sequences.
-  at::Tensor hidden_from(std::int64_t first, std::int64_t count) const {
-    if (hidden_.size(0) == 1) return hidden_;
-    const at::Tensor head = at::arange(first, first + count, hidden_.options().dtype(at::kLong));
-    return hidden_.index_select(0, head.floor_divide_(heads_));
-  }
-  std::uint64_t position(std::int64_t first) const {
-    return static_cast<std::uint64_t>(first * length_ * length_);
-  }
-
-  Dropout dropout_;
-  at::ScalarType dtype_;
-  std::int64_t length_;
-  double scale_;
-  std::int64_t heads_;
-  at::Tensor query_;
-  at::Tensor key_;
-  at::Tensor value_;
-  at::Tensor hidden_;
-};
-
-template <typename Visit>
-void for_each_chunk(const Plain& plain, Visit visit) {
-  const std::int64_t chunk = plain_attention_chunk(plain.length());
-  for (std::int64_t first = 0; first < plain.count(); first += chunk) {
-    visit(first, std::min(chunk, plain.count() - first));
-  }
-}
-
-}  // namespace
-
-at::Tensor plain_attention(const HeadViews& heads, const PlainAttentionOptions& options) {
-  const Plain plain(heads, options);
-  const at::Tensor output = plain.like_flat();
-  for_each_chunk(
-      plain, [&](std::int64_t first, std::int64_t count) { plain.forward(first, count, output); });
-  return merge_heads(output.view(heads.query.sizes()).to(heads.query.scalar_type()));
-}
-
-void plain_attention_backward(const at::Tensor& grad_heads, const HeadViews& heads,
-                              const PlainAttentionOptions& options, const HeadViews& gradients) {
-  const Plain plain(heads, options);
-  const at::Tensor grad_output = plain.flat(grad_heads);
-  const Plain::Gradients flat = {plain.like_flat(), plain.like_flat(), plain.like_flat()};
-  for_each_chunk(plain, [&](std::int64_t first, std::int64_t count) {
-    plain.backward(first, count, grad_output, flat);
-  });
-  const std::int64_t kv_heads = heads.key.size(1);
-  gradients.query.copy_(flat.query.view(heads.query.sizes()));
-  gradients.key.copy_(sum_groups(flat.key.view(heads.query.sizes()), kv_heads));
-  gradients.value.copy_(sum_groups(flat.value.view(heads.query.sizes()), kv_heads));
-}
 
 namespace {
 
@@ -188,14 +62,18 @@ at::Tensor gather(const HeadGradients& heads, const HeadShape& shape,
 }
 
 PlainAttentionOptions plain_options(const AttentionOptions& options) {
-  return {.reach = options.reach, .dropout = options.dropout, .scale = options.scale};
+  return {.reach = options.reach,
+          .dropout = options.dropout,
+          .scale = options.scale,
+          .sinks = options.sinks};
 }
 
 at::Tensor plain_backward(const at::Tensor& grad_heads, const HeadViews& heads,
-                          const AttentionOptions& options, const at::Tensor& bias_gradient) {
+                          const AttentionOptions& options, const at::Tensor& bias_gradient,
+                          const at::Tensor& sink_gradient) {
   const at::Tensor gradient = packed_like(heads.query, options.heads);
   plain_attention_backward(grad_heads, heads, plain_options(options),
-                           HeadViews(gradient, options.heads));
+                           HeadViews(gradient, options.heads), sink_gradient);
   accumulate_bias_gradient(bias_gradient, gradient);
   return gradient;
 }
@@ -331,37 +209,48 @@ HeadGradients flash_cpu_backward(const at::Tensor& grad_heads, const HeadViews& 
           sum_groups(value, options.heads.kv_heads)};
 }
 
-}  // namespace
+Attended flash_cpu(const HeadViews& heads, const AttentionOptions& options) {
+  const FlashCpu flash(heads, options.reach);
+  auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+      heads.query, flash.key, flash.value, 0.0, flash.is_causal(), flash.mask, options.scale);
+  return {.output = merge_heads(output), .logsumexp = std::move(logsumexp)};
+}
 
-Attended attention(const HeadViews& heads, const AttentionOptions& options) {
-  Attended attended;
-  switch (kernel_for(heads.query, options)) {
-    case Kernel::kPlain:
-      attended.output = plain_attention(heads, plain_options(options));
-      return attended;
-    case Kernel::kFlashCpu: {
-      const FlashCpu flash(heads, options.reach);
-      auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
-          heads.query, flash.key, flash.value, 0.0, flash.is_causal(), flash.mask, options.scale);
-      attended.output = merge_heads(output);
-      attended.logsumexp = std::move(logsumexp);
-      return attended;
-    }
+// Without the sinks.
+Attended attend_by_kernel(Kernel kernel, const HeadViews& heads, const AttentionOptions& options) {
+  switch (kernel) {
+    case Kernel::kFlashCpu:
+      return flash_cpu(heads, options);
     case Kernel::kFlashCpuInFp32:
       return flash_cpu_in_fp32(heads, options);
     case Kernel::kCuda:
       return cuda_attention(heads, options);
+    case Kernel::kPlain:
+      break;
   }
+  return {};
+}
+
+}  // namespace
+
+Attended attention(const HeadViews& heads, const AttentionOptions& options) {
+  const Kernel kernel = kernel_for(heads.query, options);
+  if (kernel == Kernel::kPlain) return {.output = plain_attention(heads, plain_options(options))};
+  Attended attended = attend_by_kernel(kernel, heads, options);
+  if (options.sinks.defined()) add_sinks(attended, options.sinks);
   return attended;
 }
 
 at::Tensor attention_backward(const at::Tensor& grad_output, const HeadViews& heads,
                               const Attended& attended, const AttentionOptions& options,
-                              const at::Tensor& bias_gradient) {
+                              const at::Tensor& bias_gradient, const at::Tensor& sink_gradient) {
   const at::Tensor grad_heads = split_heads(grad_output, options.heads.heads);
-  switch (kernel_for(heads.query, options)) {
+  const Kernel kernel = kernel_for(heads.query, options);
+  if (sink_gradient.defined() && kernel != Kernel::kPlain)
+    accumulate_sink_gradient(sink_gradient, grad_output, attended, options.sinks);
+  switch (kernel) {
     case Kernel::kPlain:
-      return plain_backward(grad_heads, heads, options, bias_gradient);
+      return plain_backward(grad_heads, heads, options, bias_gradient, sink_gradient);
     case Kernel::kFlashCpu:
       return gather(flash_cpu_backward(grad_heads, heads, attended, options), options.heads,
                     bias_gradient);
@@ -386,10 +275,34 @@ at::Tensor seen_keys(std::int64_t queries, std::int64_t keys, std::int64_t windo
   return window == 0 ? seen : seen.logical_and(distance < window);
 }
 
-// `seen`: none if all queries see all keys.
+// One product over all heads of a key; the softmax has a column for the sinks.
+at::Tensor attend_with_sinks(const HeadViews& heads, const std::optional<at::Tensor>& seen,
+                             std::optional<double> scale, const at::Tensor& sinks) {
+  const at::ScalarType wide = at::toOpMathType(heads.query.scalar_type());
+  const at::Tensor& query = heads.query;
+  const std::int64_t sequences = query.size(0);
+  const std::int64_t kv_heads = heads.key.size(1);
+  const std::int64_t keys = heads.key.size(2);
+  const double factor = scale.value_or(1 / std::sqrt(static_cast<double>(query.size(3))));
+  at::Tensor scores =
+      at::matmul(query.to(wide).mul(factor).reshape({sequences, kv_heads, -1, query.size(3)}),
+                 heads.key.to(wide).transpose(2, 3))
+          .view({sequences, query.size(1), query.size(2), keys});
+  if (seen) scores.masked_fill_(seen->logical_not(), -std::numeric_limits<double>::infinity());
+  const at::Tensor column = sinks.to(wide).expand({-1, -1, query.size(2), 1});
+  const at::Tensor probabilities =
+      at::softmax(at::cat({scores, column}, -1), -1).narrow(-1, 0, keys);
+  return at::matmul(probabilities.reshape({sequences, kv_heads, -1, keys}), heads.value.to(wide))
+      .view(query.sizes())
+      .to(query.scalar_type());
+}
+
+// `seen`: none if all queries see all keys. `sinks`: of each sequence's heads, [B, heads, 1, 1], or
+// undefined.
 at::Tensor attend_seen(const HeadViews& heads, const std::optional<at::Tensor>& seen,
-                       std::optional<double> scale) {
-  const auto attend = [&](const HeadViews& some) {
+                       std::optional<double> scale, const at::Tensor& sinks) {
+  const auto attend = [&](const HeadViews& some, const at::Tensor& of_some) {
+    if (of_some.defined()) return attend_with_sinks(some, seen, scale, of_some);
     if (!seen)
       return at::scaled_dot_product_attention(some.query, some.key, some.value, {}, 0.0,
                                               /*is_causal=*/false, scale, /*enable_gqa=*/true);
@@ -399,13 +312,14 @@ at::Tensor attend_seen(const HeadViews& heads, const std::optional<at::Tensor>& 
                                             repeat_heads(some.value, count), seen, 0.0,
                                             /*is_causal=*/false, scale);
   };
-  if (!multiplies_in_fp32(heads.query)) return merge_heads(attend(heads));
+  if (!multiplies_in_fp32(heads.query)) return merge_heads(attend(heads, sinks));
   at::Tensor output = at::empty(
       {heads.query.size(0), heads.query.size(2), heads.query.size(1) * heads.query.size(3)},
       heads.query.options());
   const at::Tensor outputs = split_heads(output, heads.query.size(1));
   for_each_fp32_piece(heads, heads.key.size(2), [&](const HeadPiece& piece) {
-    piece.of_queries(outputs).copy_(attend(piece.fp32(heads)));
+    piece.of_queries(outputs).copy_(
+        attend(piece.fp32(heads), sinks.defined() ? piece.of_queries(sinks) : sinks));
   });
   return output;
 }
@@ -417,9 +331,15 @@ at::Tensor attend_last(const HeadViews& heads, const AttentionOptions& options) 
   const std::int64_t queries = heads.query.size(2);
   const std::int64_t before = heads.key.size(2) - queries;
   const std::int64_t window = options.reach.window;
-  if (queries > 1 && !heads.query.is_cpu() &&
-      has_cuda_attention(heads.query, options.heads.head_dim))
-    return cuda_attend_last(heads, options);
+  if ((queries > 1 || options.sinks.defined()) && !heads.query.is_cpu() &&
+      has_cuda_attention(heads.query, options.heads.head_dim)) {
+    Attended attended = cuda_attend_last(heads, options);
+    if (options.sinks.defined()) add_sinks(attended, options.sinks);
+    return attended.output;
+  }
+  at::Tensor sinks;
+  if (options.sinks.defined())
+    sinks = options.sinks.view({1, -1, 1, 1}).expand({heads.query.size(0), -1, 1, 1});
   std::vector<at::Tensor> outputs;
   for (std::int64_t first = 0; first < queries; first += kMaskedQueries) {
     const std::int64_t count = std::min(kMaskedQueries, queries - first);
@@ -433,7 +353,7 @@ at::Tensor attend_last(const HeadViews& heads, const AttentionOptions& options) 
     if (count > 1) seen = seen_keys(count, end - begin, window, heads.query.device());
     outputs.push_back(attend_seen(
         {heads.query.narrow(2, first, count), seen_by_some(heads.key), seen_by_some(heads.value)},
-        seen, options.scale));
+        seen, options.scale, sinks));
   }
   return outputs.size() == 1 ? outputs.front() : at::cat(outputs, 1);
 }

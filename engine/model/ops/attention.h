@@ -5,6 +5,9 @@
 // (cuda_attention.h), with the kernel's own dropout from the same seed.
 // Otherwise it uses plain products and softmax in fp32, a bounded number of heads at a time, with
 // the masks of dropout.h. The choice depends only on shapes and options.
+//
+// With sinks (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023, as in
+// gpt-oss) each head's softmax has one more score, a parameter, whose probability is dropped.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,13 +47,16 @@ struct PlainAttentionOptions {
   AttentionReach reach = {};
   Dropout dropout = {};
   std::optional<double> scale = {};  // of the scores; none: 1 / sqrt(head_dim)
+  at::Tensor sinks = {};             // [heads of queries]; undefined: none
 };
 
 // Returns [B, T, width of the queries].
 at::Tensor plain_attention(const HeadViews& heads, const PlainAttentionOptions& options);
-// Writes the gradients of queries, keys and values.
+// Writes the gradients of queries, keys and values. That of the sinks is added to sink_gradient
+// (fp32, [heads]; may be undefined).
 void plain_attention_backward(const at::Tensor& grad_heads, const HeadViews& heads,
-                              const PlainAttentionOptions& options, const HeadViews& gradients);
+                              const PlainAttentionOptions& options, const HeadViews& gradients,
+                              const at::Tensor& sink_gradient = {});
 
 struct AttentionOptions {
   HeadShape heads;
@@ -58,11 +64,12 @@ struct AttentionOptions {
   Dropout dropout;
   bool deterministic = false;
   std::optional<double> scale = {};  // of the scores; none: 1 / sqrt(head_dim)
+  at::Tensor sinks = {};             // [heads.heads]; undefined: none
 };
 
 struct Attended {
   at::Tensor output;  // [B, T, width of the queries]
-  // For backward; undefined after plain attention.
+  // For backward; undefined after plain attention. Includes the sinks.
   at::Tensor logsumexp;
   at::Tensor philox_seed;
   at::Tensor philox_offset;
@@ -71,11 +78,12 @@ struct Attended {
 Attended attention(const HeadViews& heads, const AttentionOptions& options);
 
 // Returns the packed gradients of queries, keys and values, in the order of HeadViews: [B, T,
-// HeadShape::width()]. Their sums over all positions are added to bias_gradient (fp32; may be
-// undefined).
+// HeadShape::width()]. Their sums over all positions are added to bias_gradient, and the gradient
+// of the sinks to sink_gradient (both fp32; may be undefined).
 at::Tensor attention_backward(const at::Tensor& grad_output, const HeadViews& heads,
                               const Attended& attended, const AttentionOptions& options,
-                              const at::Tensor& bias_gradient);
+                              const at::Tensor& bias_gradient,
+                              const at::Tensor& sink_gradient = {});
 
 // Attention of the last positions of a sequence, which have queries, to the keys of all positions:
 // [B, positions with queries, width of the queries]. Ignores dropout and documents.

@@ -73,7 +73,7 @@ class DeterministicScope {
 
 // Depends only on shape and options, so that forward, recompute and backward agree.
 bool takes_cudnn(const at::Tensor& query, const AttentionOptions& options) {
-  return !(options.dropout.active() && options.deterministic) &&
+  return !(options.dropout.active() && options.deterministic) && !options.sinks.defined() &&
          !options.reach.is_short(query.size(2)) && query.size(2) >= kFewestCudnnTokens &&
          cuda_major(query.device()) >= kHopper && at::Context::hasCuDNN();
 }
@@ -168,12 +168,11 @@ Attended cuda_attention(const HeadViews& heads, const AttentionOptions& options)
       /*return_debug_mask=*/false, options.scale));
 }
 
-at::Tensor cuda_attend_last(const HeadViews& heads, const AttentionOptions& options) {
+Attended cuda_attend_last(const HeadViews& heads, const AttentionOptions& options) {
   return ReachingFlash(heads.query, {.heads = options.heads,
                                      .reach = {.window = options.reach.window},
                                      .scale = options.scale})
-      .forward(heads)
-      .output;
+      .forward(heads);
 }
 
 HeadGradients cuda_attention_backward(const at::Tensor& grad_heads, const HeadViews& heads,

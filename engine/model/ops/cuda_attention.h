@@ -15,9 +15,10 @@ namespace sluice::engine {
 // From Ampere on, for heads of up to 128 numbers, in multiples of 8.
 bool has_cuda_attention(const at::Tensor& query, std::int64_t head_dim);
 
+// Without sinks (attention_sinks.h), as all of this.
 Attended cuda_attention(const HeadViews& heads, const AttentionOptions& options);
-// See attend_last().
-at::Tensor cuda_attend_last(const HeadViews& heads, const AttentionOptions& options);
+// See attend_last(); without sinks.
+Attended cuda_attend_last(const HeadViews& heads, const AttentionOptions& options);
 
 struct HeadGradients {
   at::Tensor query;  // each as [B, its heads, T, head_dim]

@@ -10,6 +10,7 @@
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/sort.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -121,6 +122,11 @@ at::Tensor route_backward(const Routing& routing, const RoutingRule& rule,
   return gradient.sub_(along).mul_(routing.probabilities).to(dtype);
 }
 
+at::Tensor all_weights(const Routing& routing, const at::Tensor& numbers) {
+  const at::Tensor all = at::zeros(routing.probabilities.sizes(), numbers.options());
+  return all.scatter(-1, routing.chosen, routing.weights.to(numbers.scalar_type()));
+}
+
 ExpertRows::ExpertRows(const at::Tensor& chosen, std::int64_t experts)
     : per_token_(chosen.size(-1)) {
   at::Tensor sorted;
@@ -149,6 +155,11 @@ at::Tensor ExpertRows::gathered(const at::Tensor& of_tokens) const {
 
 at::Tensor ExpertRows::gathered_weights(const at::Tensor& weights) const {
   return weights.reshape({-1}).index_select(0, order_).unsqueeze(1);
+}
+
+at::Tensor ExpertRows::marks(const at::Tensor& chosen, const at::Tensor& numbers) const {
+  const at::Tensor of_rows = chosen.reshape({-1}).index_select(0, order_).unsqueeze(1);
+  return at::zeros({of_rows.size(0), ends_.size(0)}, numbers.options()).scatter_(1, of_rows, 1);
 }
 
 at::Tensor ExpertRows::by_token(const at::Tensor& of_rows) const {

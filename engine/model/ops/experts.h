@@ -32,6 +32,9 @@ struct Routing {
 };
 Routing route(const at::Tensor& logits, const RoutingRule& rule);
 
+// [T, E] in the dtype of `numbers`: a token's weight of each expert, 0 if it was not chosen.
+at::Tensor all_weights(const Routing& routing, const at::Tensor& numbers);
+
 // The gradient of the logits [T, E], in `dtype`, from that of the weights [T, k]. The rounding of
 // the weights is not differentiated.
 at::Tensor route_backward(const Routing& routing, const RoutingRule& rule,
@@ -49,6 +52,8 @@ class ExpertRows {
   // From [R, n] to [T, n]: the sum of a token's rows, times `weights` [T, k] unless undefined. It
   // is rounded once.
   at::Tensor summed(const at::Tensor& rows, const at::Tensor& weights = {}) const;
+  // [R, E] in the dtype of `numbers`: 1 where a row is the expert's. `chosen`: the constructor's.
+  at::Tensor marks(const at::Tensor& chosen, const at::Tensor& numbers) const;
   // From [R] to [T, k].
   at::Tensor by_token(const at::Tensor& of_rows) const;
 

@@ -194,7 +194,7 @@ bool cuda_fuses_halves(const at::Tensor& rows) {
          reinterpret_cast<std::uintptr_t>(rows.const_data_ptr()) % kPackBytes == 0;
 }
 
-at::Tensor fused_silu_gated(const at::Tensor& gate_and_up) {
+at::Tensor fused_silu_gated(const at::Tensor& gate_and_up, const ClampedGate& clamped) {
   const c10::cuda::CUDAGuard guard(gate_and_up.device());
   std::vector<std::int64_t> sizes = gate_and_up.sizes().vec();
   sizes.back() /= 2;
@@ -203,17 +203,20 @@ at::Tensor fused_silu_gated(const at::Tensor& gate_and_up) {
                                     .product = product.mutable_data_ptr(),
                                     .rows = product.numel() / product.size(-1),
                                     .columns = product.size(-1),
+                                    .clamped = clamped,
                                     .dtype = dtype_of(product)},
                                    c10::cuda::getCurrentCUDAStream()));
   return product;
 }
 
-void fused_silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient) {
+void fused_silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient,
+                               const ClampedGate& clamped) {
   const c10::cuda::CUDAGuard guard(gradient.device());
   C10_CUDA_CHECK(launch_silu_gated_backward({.gate_and_up = gate_and_up.mutable_data_ptr(),
                                              .gradient = gradient.mutable_data_ptr(),
                                              .rows = gradient.numel() / gradient.size(-1),
                                              .columns = gradient.size(-1),
+                                             .clamped = clamped,
                                              .dtype = dtype_of(gradient)},
                                             c10::cuda::getCurrentCUDAStream()));
 }

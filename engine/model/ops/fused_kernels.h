@@ -57,8 +57,9 @@ void fused_activation_backward(at::Tensor& input, at::Tensor& gradient, Activati
 // Whether each half of the rows suits a kernel on its own.
 bool cuda_fuses_halves(const at::Tensor& rows);
 // See activate.h.
-at::Tensor fused_silu_gated(const at::Tensor& gate_and_up);
-void fused_silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient);
+at::Tensor fused_silu_gated(const at::Tensor& gate_and_up, const ClampedGate& clamped = {});
+void fused_silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient,
+                               const ClampedGate& clamped = {});
 
 // [T, n] from rows [R, n]: for each t, the sum of rows places[j, t] over j, times weights[t, j]
 // (fp32) unless undefined. `places`: int64 [k, T].

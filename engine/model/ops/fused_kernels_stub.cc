@@ -31,8 +31,11 @@ void fused_activation_backward(at::Tensor& /*input*/, at::Tensor& /*gradient*/,
   no_fused_kernels();
 }
 bool cuda_fuses_halves(const at::Tensor& /*rows*/) { return false; }
-at::Tensor fused_silu_gated(const at::Tensor& /*gate_and_up*/) { no_fused_kernels(); }
-void fused_silu_gated_backward(at::Tensor& /*gate_and_up*/, at::Tensor& /*gradient*/) {
+at::Tensor fused_silu_gated(const at::Tensor& /*gate_and_up*/, const ClampedGate& /*clamped*/) {
+  no_fused_kernels();
+}
+void fused_silu_gated_backward(at::Tensor& /*gate_and_up*/, at::Tensor& /*gradient*/,
+                               const ClampedGate& /*clamped*/) {
   no_fused_kernels();
 }
 at::Tensor fused_sum_of_rows(const at::Tensor& /*rows*/, const at::Tensor& /*places*/,

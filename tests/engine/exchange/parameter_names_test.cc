@@ -96,13 +96,6 @@ TEST(Gpt2Names, OfBlocksThatWereCompiledAreRefusedWithAHint) {
   EXPECT_THAT(refusal(file), AllOf(HasSubstr("has no tensor \"h.0."), HasSubstr("torch.compile")));
 }
 
-TEST(Gpt2Names, OfExpertsInOneTensorAreRefusedWithAHint) {
-  auto file = tiny_file("");
-  tensor(file, "h.0.attn.c_attn.weight").name = "model.layers.0.mlp.experts.gate_up_proj";
-  EXPECT_THAT(refusal(file),
-              AllOf(HasSubstr("has no tensor \"h.0."), HasSubstr("save_pretrained()")));
-}
-
 TEST(Gpt2Names, SayWhatIsMissingWrongOrTooMuch) {
   auto file = tiny_file("");
   std::erase_if(file, [](const TensorInfo& it) { return it.name == "h.0.attn.c_attn.bias"; });

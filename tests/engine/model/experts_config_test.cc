@@ -51,6 +51,25 @@ const json& saved_mixtral() {
   return saved;
 }
 
+const json& saved_gpt_oss() {
+  static const json saved = json::parse(R"({
+    "architectures": ["GptOssForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
+    "bos_token_id": null, "dtype": "float32", "eos_token_id": null, "head_dim": 16,
+    "hidden_act": "silu", "hidden_size": 64, "initializer_range": 0.02, "intermediate_size": 32,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "max_position_embeddings": 96, "model_type": "gpt_oss", "num_attention_heads": 4,
+    "num_experts_per_tok": 2, "num_hidden_layers": 3, "num_key_value_heads": 2,
+    "num_local_experts": 6, "output_router_logits": false, "pad_token_id": null,
+    "rms_norm_eps": 1e-05,
+    "rope_parameters": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0,
+      "original_max_position_embeddings": 4096, "rope_theta": 150000.0, "rope_type": "yarn",
+      "truncate": false},
+    "router_aux_loss_coef": 0.001, "sliding_window": 7, "swiglu_alpha": 1.702,
+    "swiglu_limit": 7.0, "tie_word_embeddings": false, "transformers_version": "5.23.0",
+    "use_cache": true, "vocab_size": 257})");
+  return saved;
+}
+
 json changed(json config, const json& more) {
   config.update(more);
   return config;
@@ -101,6 +120,37 @@ TEST(ExpertsConfig, ReadsWhatTransformersSaves) {
   EXPECT_FALSE(mixtral.head_norms);
   EXPECT_EQ(mixtral.head_dim, 12);
   EXPECT_EQ(mixtral.rope.theta, 1e6);
+  const LlamaShape gpt_oss = shape_in(saved_gpt_oss());
+  expect_experts(gpt_oss.experts, {.count = 6, .per_token = 2, .width = 32, .renormalises = true});
+  EXPECT_TRUE(gpt_oss.experts.bias && gpt_oss.experts.gate.limit == 7 && gpt_oss.sinks);
+  EXPECT_TRUE(gpt_oss.qkv_bias && gpt_oss.output_bias && !gpt_oss.head_norms);
+  EXPECT_TRUE(gpt_oss.window.has(0) && !gpt_oss.window.has(1) && gpt_oss.window.has(2));
+  EXPECT_EQ(gpt_oss.window.tokens, 7);
+  EXPECT_FALSE(gpt_oss.rope.truncate);
+}
+
+// Without a word on it, windows alternate, and positions are gpt-oss'.
+TEST(ExpertsConfig, WhatAGptOssDoesNotSayIsItsClassDefault) {
+  const auto model = parsed({{"model_type", "gpt_oss"}});
+  ASSERT_TRUE(model.ok()) << model.error().message();
+  const ModelShape preset = *preset_shape("gpt-oss-120b");
+  EXPECT_EQ(complete(model->shape).numbers, preset.numbers);
+  EXPECT_EQ(model->shape.heads, preset.heads);
+  EXPECT_EQ(model->shape.vocab, preset.vocab);
+  const auto simple = parsed({{"model_type", "gpt_oss"}, {"rope_scaling", {{"type", "default"}}}});
+  ASSERT_TRUE(simple.ok());
+  EXPECT_EQ(llama_shape(simple->shape).rope.scaling, RopeScaling::kNone);
+}
+
+TEST(ExpertsConfig, ReadsMxfp4OfGptOssAlone) {
+  const json quantized = {{"quantization_config", {{"quant_method", "mxfp4"}}}};
+  EXPECT_EQ(refused(changed(saved_gpt_oss(), quantized)), "accepted");
+  EXPECT_THAT(refused(changed(saved_qwen3_moe(), quantized)), HasSubstr("quantization_config"));
+  for (const json& value : std::vector<json>{{{"quant_method", "fp8"}}, {{"quant_method", 4}}, 7})
+    EXPECT_THAT(refused(changed(saved_gpt_oss(), {{"quantization_config", value}})),
+                HasSubstr("quantization_config"));
+  for (const char* const key : {"swiglu_alpha", "swiglu_limit"})
+    EXPECT_THAT(refused(changed(saved_gpt_oss(), {{key, 3.5}})), HasSubstr(key));
 }
 
 // Files on the hub, which transformers 4 wrote.
@@ -153,12 +203,14 @@ TEST(ExpertsConfig, AllBlocksHaveTheWindowOrNone) {
 }
 
 TEST(ExpertsConfig, WhatIsWrittenIsReadAgain) {
-  for (const json& config : {saved_qwen3_moe(),
-                             changed(saved_qwen3_moe(), {{"norm_topk_prob", false},
-                                                         {"attention_bias", true},
-                                                         {"use_sliding_window", true},
-                                                         {"sliding_window", 9}}),
-                             saved_mixtral(), changed(saved_mixtral(), {{"sliding_window", 9}})}) {
+  for (const json& config :
+       {saved_qwen3_moe(),
+        changed(saved_qwen3_moe(), {{"norm_topk_prob", false},
+                                    {"attention_bias", true},
+                                    {"use_sliding_window", true},
+                                    {"sliding_window", 9}}),
+        saved_mixtral(), changed(saved_mixtral(), {{"sliding_window", 9}}), saved_gpt_oss(),
+        changed(saved_gpt_oss(), {{"attention_bias", false}, {"tie_word_embeddings", true}})}) {
     const auto model = parsed(config);
     ASSERT_TRUE(model.ok()) << model.error().message();
     const json written = json::parse(family_of(model->shape).write_config(*model));
@@ -170,7 +222,8 @@ TEST(ExpertsConfig, WhatIsWrittenIsReadAgain) {
     for (const char* const key :
          {"num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
           "decoder_sparse_step", "mlp_only_layers", "router_jitter_noise", "output_router_logits",
-          "use_sliding_window", "sliding_window", "intermediate_size", "head_dim"})
+          "use_sliding_window", "sliding_window", "intermediate_size", "head_dim", "layer_types",
+          "attention_bias", "rope_parameters", "swiglu_alpha", "swiglu_limit"})
       if (config.contains(key) && !config[key].is_null()) {
         EXPECT_EQ(written[key], config[key]) << key;
       }
@@ -184,7 +237,7 @@ TEST(ExpertsConfig, RefusesByKeyAndValueWhatItDoesNotCompute) {
               HasSubstr("\"mlp_only_layers\" is [0,2]"));
   EXPECT_THAT(refused(changed(saved_mixtral(), {{"router_jitter_noise", 0.1}})),
               HasSubstr("\"router_jitter_noise\" is 0.1, but Sluice supports Mixtrals"));
-  for (const json& config : {saved_qwen3_moe(), saved_mixtral()})
+  for (const json& config : {saved_qwen3_moe(), saved_mixtral(), saved_gpt_oss()})
     EXPECT_THAT(refused(changed(config, {{"output_router_logits", true}})),
                 HasSubstr("\"output_router_logits\" is true"));
   EXPECT_EQ(refused(changed(saved_qwen3_moe(), {{"mlp_only_layers", nullptr}})), "accepted");
@@ -235,7 +288,7 @@ TEST(ExpertsShape, DenseModelsHaveNoExperts) {
 }
 
 TEST(ExpertsShape, NeedsItsNumbers) {
-  for (const char* const preset : {"qwen3-30b-a3b", "mixtral-8x7b"})
+  for (const char* const preset : {"qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b"})
     for (const char* const number : {"experts", "experts_per_token"}) {
       ModelShape shape = *preset_shape(preset);
       shape.numbers[number] = 0;
@@ -267,6 +320,10 @@ TEST(ExpertsShape, CountsAllParametersAndThoseOfAToken) {
   EXPECT_EQ(counts("mixtral-8x7b"),
             std::pair(std::uint64_t{46'702'792'704},
                       std::uint64_t{46'702'792'704} - std::uint64_t{32} * 6 * 3 * 4096 * 14336));
+  constexpr std::uint64_t kGptOssExpert = 3 * 2880 * 2880 + 3 * 2880;
+  EXPECT_EQ(counts("gpt-oss-20b"),
+            std::pair(std::uint64_t{20'914'757'184},
+                      std::uint64_t{20'914'757'184} - 24 * 28 * kGptOssExpert));
   const auto [all, active] = counts("qwen3-0.6b");
   EXPECT_EQ(all, active);
 }
@@ -296,7 +353,7 @@ TEST(ExpertsConfig, MutatedFilesAreReadOrRefusedWithASentence) {
                                     json::object()};
   std::mt19937 draw(5);
   int models = 0;
-  for (const json& saved : {saved_qwen3_moe(), saved_mixtral()})
+  for (const json& saved : {saved_qwen3_moe(), saved_mixtral(), saved_gpt_oss()})
     for (int i = 0; i < 3000; ++i) {
       json config = saved;
       for (unsigned changes = 1 + draw() % 3; changes > 0; --changes) {

@@ -39,7 +39,16 @@ const ExpertsCase kCases[] = {
     {"OneToken", 1, 64, {.count = 16, .per_token = 4, .width = 32, .renormalises = true}},
     {"OneExpert", 50, 64, {.count = 1, .per_token = 1, .width = 32}},
     {"AllExperts", 50, 64, {.count = 4, .per_token = 4, .width = 32}},
-    {"Unaligned", 77, 30, {.count = 5, .per_token = 2, .width = 18, .renormalises = true}}};
+    {"Unaligned", 77, 30, {.count = 5, .per_token = 2, .width = 18, .renormalises = true}},
+    {"WithBiases",
+     700,
+     64,
+     {.count = 8,
+      .per_token = 2,
+      .width = 40,
+      .renormalises = true,
+      .bias = true,
+      .gate = {.alpha = 1.702, .limit = 7}}}};
 
 at::TensorOptions on_cuda(at::ScalarType dtype) {
   return at::TensorOptions().dtype(dtype).device(at::kCUDA);
@@ -55,12 +64,13 @@ void poison_free_memory() {
 void expect_matches_autograd(const ExpertsUnderTest& experts, std::int64_t per_token,
                              double bound) {
   poison_free_memory();
+  experts.flat_gradient().zero_();
   for (const int place : experts.matrices()) experts.gradients()[place].fill_(std::nan(""));
   const auto made = experts.run(/*overwrite=*/true);
   const auto expected = experts.expected(chosen_of(made.logits, per_token));
   EXPECT_LT(error(made.output, expected.output), bound);
   EXPECT_LT(error(made.grad_input, expected.grad_input), bound);
-  const std::vector<int> places = experts.matrices();
+  const std::vector<int> places = experts.trained();
   for (std::size_t i = 0; i < places.size(); ++i) {
     const at::Tensor gradient = experts.gradients()[places[i]].cpu().to(at::kDouble);
     const double scale = expected.gradients[i].norm().item<double>();
@@ -118,6 +128,7 @@ TEST_F(ModelCudaExperts, GiveTheSameBitsTwiceAndAddToGradients) {
     const ExpertsUnderTest experts(which, on_cuda(at::kBFloat16));
     const auto first = experts.run();
     const at::Tensor once = experts.flat_gradient().clone();
+    experts.flat_gradient().zero_();
     for (const int place : experts.matrices()) experts.gradients()[place].fill_(std::nan(""));
     poison_free_memory();
     const auto second = experts.run(/*overwrite=*/true);

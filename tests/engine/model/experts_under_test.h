@@ -3,10 +3,13 @@
 #pragma once
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/clamp_max.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/zeros.h>
@@ -59,7 +62,7 @@ class ExpertsUnderTest {
                 .norm = NormKind::kRms,
                 .attention = {.heads = 1, .kv_heads = 1, .head_dim = 2},
                 .experts = which.spec,
-                .names = llama_names(LlamaArchitecture::kQwen3Moe)}),
+                .names = names()}),
         layout_(block_layout(block_, 0)),
         places_(block_parameters(block_)),
         options_(options) {
@@ -123,11 +126,19 @@ class ExpertsUnderTest {
     for (int i = 0; i < experts; ++i) all.push_back(places_.expert_out + i);
     return all;
   }
+  // The same, and the biases of the router and of the experts' products.
+  std::vector<int> trained() const {
+    std::vector<int> all = matrices();
+    if (case_.spec.bias)
+      for (const int place : {places_.router_bias, places_.expert_in_bias, places_.expert_out_bias})
+        all.push_back(place);
+    return all;
+  }
 
   struct Expected {
     at::Tensor output;
     at::Tensor grad_input;
-    std::vector<at::Tensor> gradients;  // in the order of matrices()
+    std::vector<at::Tensor> gradients;  // in the order of trained()
   };
   // With these experts for each token, int64 [T, k].
   Expected expected(const at::Tensor& chosen) const {
@@ -135,19 +146,29 @@ class ExpertsUnderTest {
       return tensor.detach().cpu().to(at::kDouble).clone().requires_grad_(true);
     };
     std::vector<at::Tensor> leaves;
-    for (const int place : matrices()) leaves.push_back(leaf(parameters_[place]));
+    for (const int place : trained()) leaves.push_back(leaf(parameters_[place]));
     const at::Tensor x = leaf(input_);
-    const at::Tensor probabilities = at::softmax(at::matmul(x, leaves[0].t()), -1);
+    const bool bias = case_.spec.bias;
+    at::Tensor logits = at::matmul(x, leaves[0].t());
+    if (bias) logits = logits + leaves[leaves.size() - 3];
+    const at::Tensor probabilities = at::softmax(logits, -1);
     at::Tensor weights = probabilities.gather(1, chosen);
     if (case_.spec.renormalises) weights = weights / weights.sum(1, /*keepdim=*/true);
     at::Tensor output = at::zeros_like(x);
     for (std::int64_t e = 0; e < case_.spec.count; ++e) {
       const auto in = static_cast<std::size_t>(1 + 2 * e);
       const auto out = static_cast<std::size_t>(1 + 2 * case_.spec.count + e);
-      const at::Tensor gated =
-          at::silu(at::matmul(x, leaves[in].t())) * at::matmul(x, leaves[in + 1].t());
+      at::Tensor gate = at::matmul(x, leaves[in].t());
+      at::Tensor up = at::matmul(x, leaves[in + 1].t());
+      if (bias) {
+        const at::Tensor pairs = leaves[leaves.size() - 2][e].view({-1, 2});
+        gate = gate + pairs.select(1, 0);
+        up = up + pairs.select(1, 1);
+      }
+      at::Tensor made = at::matmul(gated(gate, up), leaves[out].t());
+      if (bias) made = made + leaves.back()[e];
       const at::Tensor weight = (weights * chosen.eq(e)).sum(1, /*keepdim=*/true);
-      output = output + at::matmul(gated, leaves[out].t()) * weight;
+      output = output + made * weight;
     }
     (output * grad_output_.cpu().to(at::kDouble)).sum().backward();
     Expected expected = {.output = output.detach(), .grad_input = x.grad(), .gradients = {}};
@@ -157,6 +178,19 @@ class ExpertsUnderTest {
   }
 
  private:
+  static BlockNames names() {
+    BlockNames names = llama_names(LlamaArchitecture::kQwen3Moe);
+    names.expert_biases = {"experts.in_bias", "experts.out_bias"};
+    return names;
+  }
+  at::Tensor gated(const at::Tensor& gate, const at::Tensor& up) const {
+    const ClampedGate& rule = case_.spec.gate;
+    if (!rule.exists()) return at::silu(gate) * up;
+    const at::Tensor limited = at::clamp_max(gate, rule.limit);
+    return limited * at::sigmoid(limited * rule.alpha) *
+           (at::clamp(up, -rule.limit, rule.limit) + 1);
+  }
+
   ExpertsCase case_;
   BlockSpec block_;
   UnitLayout layout_;

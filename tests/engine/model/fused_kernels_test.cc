@@ -196,6 +196,27 @@ TEST_P(FusedKernelsCuda, SiluGateAndItsGradientMatchFloat64) {
   EXPECT_TRUE(ours[1].isfinite().all().item<bool>());
 }
 
+TEST_P(FusedKernelsCuda, ClampedGatesMatchFloat64) {
+  const ClampedGate rule = {.alpha = 1.702, .limit = 1};
+  const at::Tensor both =
+      (numbers({GetParam().rows, 2 * GetParam().columns}).to(at::kFloat) * 4).to(GetParam().dtype);
+  const at::Tensor gradient = rows();
+  const std::vector<at::Tensor> ours = twice([&] {
+    at::Tensor gate_and_up = both.cuda();
+    at::Tensor grad = gradient.cuda();
+    const at::Tensor product = clamped_gated(gate_and_up, rule);
+    clamped_gated_backward(gate_and_up, grad, rule);
+    return std::vector<at::Tensor>{product, gate_and_up, grad};
+  });
+  at::Tensor gate_and_up = both.to(at::kDouble);
+  at::Tensor grad = gradient.to(at::kDouble);
+  const at::Tensor product = clamped_gated(gate_and_up, rule);
+  clamped_gated_backward(gate_and_up, grad, rule);
+  EXPECT_LT(error(ours[0], product), rounding());
+  EXPECT_LT(error(ours[1], gate_and_up), rounding());
+  EXPECT_TRUE(ours[2].equal(ours[0]));  // the product again
+}
+
 constexpr Activation kActivations[] = {Activation::kGeluTanh, Activation::kGelu, Activation::kRelu,
                                        Activation::kSilu};
 

@@ -154,6 +154,11 @@ ModelShape shape_of(const Case& which) {
     shape = llama({{"architecture", number_of(LlamaArchitecture::kMixtral)},
                    {"experts", 4},
                    {"experts_per_token", 2}});
+  if (which.model == "GptOss")
+    shape = llama({{"architecture", number_of(LlamaArchitecture::kGptOss)},
+                   {"attention_bias", 1},
+                   {"experts", 8},
+                   {"experts_per_token", 3}});
   if (which.model == "Mistral")
     shape = llama({{"architecture", number_of(LlamaArchitecture::kMistral)}, {"window", 32}});
   if (which.model == "Qwen35") shape = qwen3_5();
@@ -288,6 +293,8 @@ const Case kCases[] = {{at::kFloat, 0},
                        {at::kBFloat16, 0, "Mixtral"},
                        {at::kFloat, 0, "Qwen35"},
                        {at::kBFloat16, 0, "Qwen35"},
+                       {at::kFloat, 0, "GptOss"},
+                       {at::kBFloat16, 0, "GptOss"},
                        {at::kBFloat16, 0.1, "Mistral"}};
 INSTANTIATE_TEST_SUITE_P(Dtypes, ModelMemory, testing::ValuesIn(kCases), name_of);
 INSTANTIATE_TEST_SUITE_P(Dtypes, ModelCudaMemory, testing::ValuesIn(kCases), name_of);
