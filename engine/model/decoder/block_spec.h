@@ -105,10 +105,11 @@ struct DeltaNames {
 
 // Names without the block's own, and without ".weight" and ".bias".
 struct BlockNames {
-  std::string_view blocks;                 // "layers", for the blocks "layers.0", "layers.1", ...
-  std::array<std::string_view, 3> qkv;     // the first alone: one packed matrix
-  std::string_view projection;             // attention's output
-  std::array<std::string_view, 2> mlp_in;  // the second only with a gate, which is the first
+  std::string_view blocks;              // "layers", for the blocks "layers.0", "layers.1", ...
+  std::array<std::string_view, 3> qkv;  // the first alone: one packed matrix
+  std::string_view projection;          // attention's output
+  // The gate and the product that it multiplies; the first alone: no gate, or one packed matrix.
+  std::array<std::string_view, 2> mlp_in;
   std::string_view mlp_out;
   // With experts mlp_in and mlp_out are names within an expert: "EXPERTS.0.MLP_OUT", ...
   std::string_view router;

@@ -96,8 +96,9 @@ std::vector<Products> products_of(const BlockSpec& block) {
   if (block.experts.exist()) return all;
   const BlockNames& names = block.names;
   const MlpSpec& mlp = block.mlp;
-  std::vector<Part> mlp_in = {{names.mlp_in[0], mlp.width}};
-  if (mlp.gated) mlp_in.push_back({names.mlp_in[1], mlp.width});
+  const bool is_one = names.mlp_in[1].empty();
+  std::vector<Part> mlp_in = {{names.mlp_in[0], is_one ? mlp.in_width() : mlp.width}};
+  if (!is_one) mlp_in.push_back({names.mlp_in[1], mlp.width});
   all.push_back({.parts = std::move(mlp_in),
                  .in = block.hidden,
                  .has_bias = mlp.bias,

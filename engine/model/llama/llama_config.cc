@@ -8,6 +8,7 @@
 
 #include "aio/bounded_json.h"
 #include "engine/model/hugging_face_config.h"
+#include "engine/model/llama/llama_classes.h"
 #include "engine/model/llama/llama_rope_config.h"
 #include "engine/model/llama/llama_shape.h"
 #include "engine/weights/special_tokens_json.h"
@@ -19,121 +20,6 @@ using Json = HuggingFaceConfig::Json;
 using Architecture = LlamaArchitecture;
 
 constexpr std::int64_t kDefaultMaxWindowLayers = 28;
-
-// How transformers' classes differ: names, and the defaults of missing keys.
-struct Class {
-  const char* model_type;
-  const char* name;    // before "ForCausalLM"
-  const char* models;  // in messages
-  Architecture architecture;
-  std::int64_t vocab;
-  std::int64_t ffn;
-  std::int64_t context;
-  std::int64_t kv_heads = 0;  // 0: as many as heads
-  std::int64_t head_dim = 0;  // 0: hidden / heads
-  std::int64_t hidden = 4096;
-  std::int64_t layers = 32;
-  std::int64_t heads = 32;
-  double epsilon = 1e-6;
-  double rope_theta = 10000;
-  std::int64_t window = 4096;
-  bool has_begin_and_end = false;  // tokens 1 and 2
-  bool attention_bias = false;
-  std::int64_t experts = 0;
-  std::int64_t experts_per_token = 0;
-};
-constexpr std::array<Class, 8> kClasses = {{{.model_type = "llama",
-                                             .name = "Llama",
-                                             .models = "Llamas",
-                                             .architecture = Architecture::kLlama,
-                                             .vocab = 32000,
-                                             .ffn = 11008,
-                                             .context = 2048,
-                                             .has_begin_and_end = true},
-                                            {.model_type = "mistral",
-                                             .name = "Mistral",
-                                             .models = "Mistrals",
-                                             .architecture = Architecture::kMistral,
-                                             .vocab = 32000,
-                                             .ffn = 14336,
-                                             .context = 131072,
-                                             .kv_heads = 8,
-                                             .has_begin_and_end = true},
-                                            {.model_type = "qwen2",
-                                             .name = "Qwen2",
-                                             .models = "Qwen2s",
-                                             .architecture = Architecture::kQwen2,
-                                             .vocab = 151936,
-                                             .ffn = 22016,
-                                             .context = 32768,
-                                             .kv_heads = 32},
-                                            {.model_type = "qwen3",
-                                             .name = "Qwen3",
-                                             .models = "Qwen3s",
-                                             .architecture = Architecture::kQwen3,
-                                             .vocab = 151936,
-                                             .ffn = 22016,
-                                             .context = 32768,
-                                             .kv_heads = 32,
-                                             .head_dim = 128},
-                                            {.model_type = "ministral",
-                                             .name = "Ministral",
-                                             .models = "Ministrals",
-                                             .architecture = Architecture::kMinistral,
-                                             .vocab = 32000,
-                                             .ffn = 14336,
-                                             .context = 131072,
-                                             .kv_heads = 8,
-                                             .has_begin_and_end = true},
-                                            {.model_type = "qwen3_moe",
-                                             .name = "Qwen3Moe",
-                                             .models = "Qwen3-MoEs",
-                                             .architecture = Architecture::kQwen3Moe,
-                                             .vocab = 151936,
-                                             .ffn = 6144,
-                                             .context = 32768,
-                                             .kv_heads = 4,
-                                             .hidden = 2048,
-                                             .layers = 24,
-                                             .experts = 128,
-                                             .experts_per_token = 8},
-                                            {.model_type = "mixtral",
-                                             .name = "Mixtral",
-                                             .models = "Mixtrals",
-                                             .architecture = Architecture::kMixtral,
-                                             .vocab = 32000,
-                                             .ffn = 14336,
-                                             .context = 131072,
-                                             .kv_heads = 8,
-                                             .epsilon = 1e-5,
-                                             .rope_theta = 1e6,
-                                             .window = 0,
-                                             .has_begin_and_end = true,
-                                             .experts = 8,
-                                             .experts_per_token = 2},
-                                            {.model_type = "gpt_oss",
-                                             .name = "GptOss",
-                                             .models = "GptOsses",
-                                             .architecture = Architecture::kGptOss,
-                                             .vocab = 201088,
-                                             .ffn = 2880,
-                                             .context = 131072,
-                                             .kv_heads = 8,
-                                             .head_dim = 64,
-                                             .hidden = 2880,
-                                             .layers = 36,
-                                             .heads = 64,
-                                             .epsilon = 1e-5,
-                                             .rope_theta = 150000,
-                                             .window = 128,
-                                             .attention_bias = true,
-                                             .experts = 128,
-                                             .experts_per_token = 4}}};
-
-const Class& class_of(Architecture architecture) {
-  return *std::find_if(kClasses.begin(), kClasses.end(),
-                       [&](const Class& one) { return one.architecture == architecture; });
-}
 
 // Whether a key turns the window on.
 bool has_window_switch(Architecture architecture) {
@@ -170,7 +56,7 @@ void parse_layer_types(HuggingFaceConfig& config, const Json& types, LayerWindow
                            "one repeating order of layers after the first ones");
 }
 
-LayerWindow parse_window(HuggingFaceConfig& config, const Class& of, std::int64_t layers) {
+LayerWindow parse_window(HuggingFaceConfig& config, const LlamaClass& of, std::int64_t layers) {
   const Architecture architecture = of.architecture;
   LayerWindow window;
   if (architecture == Architecture::kLlama) return window;
@@ -237,7 +123,7 @@ std::int64_t parse_expert_count(HuggingFaceConfig& config, std::int64_t default_
   return now;
 }
 
-void parse_experts(HuggingFaceConfig& config, const Class& of, Numbers& numbers) {
+void parse_experts(HuggingFaceConfig& config, const LlamaClass& of, Numbers& numbers) {
   if (!has_experts(of.architecture)) return;
   numbers["experts"] = static_cast<double>(parse_expert_count(config, of.experts));
   numbers["experts_per_token"] =
@@ -287,12 +173,12 @@ void write_experts(const LlamaShape& shape, Json& json) {
 
 // ---- the file ----------------------------------------------------------------------------------
 
-Result<SpecialTokens> special_tokens(const Json& config, const Class& of, std::int64_t vocab) {
+Result<SpecialTokens> special_tokens(const Json& config, const LlamaClass& of, std::int64_t vocab) {
   constexpr std::int64_t kBegin = 1;
-  constexpr std::int64_t kEnd = 2;
   SLUICE_ASSIGN_OR_RETURN(SpecialTokens tokens, parse_special_tokens(config.dump()));
   if (of.has_begin_and_end && !config.contains("bos_token_id")) tokens.begin = kBegin;
-  if (of.has_begin_and_end && !config.contains("eos_token_id")) tokens.ends = {kEnd};
+  if (of.has_begin_and_end && !config.contains("eos_token_id")) tokens.ends = {of.end};
+  if (of.padding != 0 && !config.contains("pad_token_id")) tokens.padding = of.padding;
   return tokens.within(vocab);
 }
 
@@ -307,13 +193,13 @@ bool same_but_for_case(const Json& one, const std::string& name) {
 }
 
 // gpt-oss' experts on the Hub, which are read as bf16 (engine/weights/stacked_weights.h).
-bool is_mxfp4(const HuggingFaceConfig& config, const Class& of) {
+bool is_mxfp4(const HuggingFaceConfig& config, const LlamaClass& of) {
   const Json& quantization = config.json()["quantization_config"];
   return of.architecture == Architecture::kGptOss && quantization.is_object() &&
          quantization.value("quant_method", Json()) == "mxfp4";
 }
 
-void check_class(HuggingFaceConfig& config, const Class& of) {
+void check_class(HuggingFaceConfig& config, const LlamaClass& of) {
   const std::string wanted = std::string(of.name) + "ForCausalLM";
   if (config.has("architectures")) {
     const Json& all = config.json()["architectures"];
@@ -329,10 +215,13 @@ void check_class(HuggingFaceConfig& config, const Class& of) {
                   "weights of 16 bits or more (none)");
   config.expect("hidden_act", {"silu", "swish"});
   config.expect("is_causal", {true});
+  const double residual = config.number("resid_pdrop", 0, 0, 1);
+  if (may_rotate_parts(of.architecture) && residual != 0)
+    config.refuse("resid_pdrop", residual, "dropout of attention alone (0.0)");
 }
 
 // gpt-oss without a word on positions has those of its models.
-Json with_default_rope(Json json, const Class& of) {
+Json with_default_rope(Json json, const LlamaClass& of) {
   const auto has = [&](const char* key) { return json.contains(key) && !json[key].is_null(); };
   if (of.architecture != Architecture::kGptOss || has("rope_parameters") || has("rope_scaling"))
     return json;
@@ -344,12 +233,12 @@ Json with_default_rope(Json json, const Class& of) {
 
 // transformers (AutoConfig, since 5.0) makes a Ministral of a Mistral that names the layers with a
 // window, because its Mistral has the same window in all layers.
-const Class& computed_class(const Json& json, const Class& said) {
+const LlamaClass& computed_class(const Json& json, const LlamaClass& said) {
   const bool by_layer = said.architecture == Architecture::kMistral && json.contains("layer_types");
-  return by_layer ? class_of(Architecture::kMinistral) : said;
+  return by_layer ? llama_class(Architecture::kMinistral) : said;
 }
 
-HuggingFaceModel parse(HuggingFaceConfig& config, const Class& of) {
+HuggingFaceModel parse(HuggingFaceConfig& config, const LlamaClass& of) {
   HuggingFaceModel model;
   ModelShape& shape = model.shape;
   shape.family = kLlamaFamily;
@@ -386,7 +275,10 @@ HuggingFaceModel parse(HuggingFaceConfig& config, const Class& of) {
   numbers["window_first_layer"] = window.tokens == 0 ? 0 : static_cast<double>(window.first);
   numbers["window_layers"] = window.tokens == 0 ? 0 : static_cast<double>(window.windowed);
   numbers["window_full_layers"] = window.tokens == 0 ? 0 : static_cast<double>(window.full);
-  parse_rope(config, shape.context_tokens, of.rope_theta, numbers);
+  parse_rope(
+      config, shape.context_tokens,
+      {.default_theta = of.rope_theta, .may_rotate_parts = may_rotate_parts(of.architecture)},
+      numbers);
   parse_experts(config, of, numbers);
   return model;
 }
@@ -396,7 +288,7 @@ HuggingFaceModel parse(HuggingFaceConfig& config, const Class& of) {
 std::string llama_config_text(const HuggingFaceModel& model) {
   const ModelShape& of = model.shape;
   const LlamaShape shape = llama_shape(of);
-  const Class& its = class_of(shape.architecture);
+  const LlamaClass& its = llama_class(shape.architecture);
   const Json rope = rope_text(shape, of.numbers);
   // Dynamic scaling begins past max_position_embeddings; otherwise the key only records the
   // context.
@@ -420,6 +312,7 @@ std::string llama_config_text(const HuggingFaceModel& model) {
                {"rope_scaling", shape.rope.scaling == RopeScaling::kNone ? Json() : rope},
                {"rope_parameters", rope}};
   if (may_have_attention_bias(shape.architecture)) json["attention_bias"] = shape.output_bias;
+  if (may_rotate_parts(shape.architecture)) json["partial_rotary_factor"] = shape.rope.share;
   if (shape.architecture == Architecture::kLlama) json["mlp_bias"] = shape.mlp_bias;
   write_experts(shape, json);
   write_window(shape, of.context_tokens, json);
@@ -434,7 +327,7 @@ std::string llama_config_text(const HuggingFaceModel& model) {
 Result<HuggingFaceModel> parse_llama_config(std::string_view text) {
   SLUICE_ASSIGN_OR_RETURN(const Json json, read_json_object<Json>(text));
   const Json type = json.value("model_type", Json());
-  for (const Class& of : kClasses) {
+  for (const LlamaClass& of : llama_classes()) {
     if (type != of.model_type) continue;
     HuggingFaceConfig config(with_default_rope(json, of), of.models);
     check_class(config, of);

@@ -116,6 +116,11 @@ std::vector<NamedShape> make_presets() {
              with(Experts{32, 4, 0}, gpt_oss)),
       preset("gpt-oss-120b", kGptOss, {36, 2880, 64, 8, 64, 2880, 201088, 131072},
              with(Experts{128, 4, 0}, gpt_oss)),
+      preset("phi3-mini", kPhi3, {32, 3072, 32, 32, 96, 8192, 32064, 4096},
+             {{"norm_epsilon", 1e-5}, {"window", 2047}}),
+      // Not phi4, with which the names of smaller models begin.
+      preset("phi4-14b", kPhi3, {40, 5120, 40, 10, 128, 17920, 100352, 16384},
+             {{"norm_epsilon", 1e-5}, {"rope_theta", 250000}}),
   };
 }
 
@@ -125,7 +130,7 @@ bool is_rotary_buffer(std::string_view name) {
   return name == "rotary_emb.inv_freq" || name.ends_with(".rotary_emb.inv_freq");
 }
 
-constexpr std::size_t kArchitectures = 8;
+constexpr std::size_t kArchitectures = 9;
 
 // The forms in which transformers 5 has experts in memory, and those of gpt-oss also in files.
 std::span<const ExpertStack> stacks_of(LlamaArchitecture architecture) {
@@ -166,9 +171,12 @@ class LlamaFamily final : public ModelFamily {
   Status check(const ModelShape& shape) const override { return check_llama(shape); }
   std::span<const std::string_view> adapter_targets(const ModelShape& shape) const override {
     static const auto dense = engine::adapter_targets(llama_names(LlamaArchitecture::kLlama));
+    static const auto packed = engine::adapter_targets(llama_names(LlamaArchitecture::kPhi3));
     static const auto with_experts =
         engine::adapter_targets(llama_names(LlamaArchitecture::kQwen3Moe));
-    return has_experts(llama_architecture(shape)) ? with_experts : dense;
+    const LlamaArchitecture architecture = llama_architecture(shape);
+    if (architecture == LlamaArchitecture::kPhi3) return packed;
+    return has_experts(architecture) ? with_experts : dense;
   }
   ModelLayout layout(const ModelOptions& options) const override { return llama_layout(options); }
 
@@ -196,7 +204,8 @@ class LlamaFamily final : public ModelFamily {
 
   std::span<const std::string_view> model_types() const override {
     static constexpr std::array<std::string_view, kArchitectures> kTypes = {
-        "llama", "mistral", "qwen2", "qwen3", "ministral", "qwen3_moe", "mixtral", "gpt_oss"};
+        "llama",     "mistral", "qwen2",   "qwen3", "ministral",
+        "qwen3_moe", "mixtral", "gpt_oss", "phi3"};
     return kTypes;
   }
 
@@ -222,7 +231,8 @@ class LlamaFamily final : public ModelFamily {
         {"rope_original_context", "original_max_position_embeddings"},
         {"rope_low_freq_factor", "low_freq_factor"},
         {"rope_high_freq_factor", "high_freq_factor"},
-        {"rope_attention_factor", "attention_factor"}};
+        {"rope_attention_factor", "attention_factor"},
+        {"rope_share", "partial_rotary_factor"}};
     return keys;
   }
 

@@ -33,6 +33,12 @@ const BlockNames& llama_names(LlamaArchitecture architecture) {
     names.sinks = "self_attn.sinks";
     return names;
   }();
+  static constexpr BlockNames kPhi3 = [] {
+    BlockNames names = kDense;
+    names.qkv = {"self_attn.qkv_proj"};
+    names.mlp_in = {"mlp.gate_up_proj"};
+    return names;
+  }();
   switch (architecture) {
     case LlamaArchitecture::kQwen3Moe:
       return kQwen3Moe;
@@ -40,6 +46,8 @@ const BlockNames& llama_names(LlamaArchitecture architecture) {
       return kMixtral;
     case LlamaArchitecture::kGptOss:
       return kGptOss;
+    case LlamaArchitecture::kPhi3:
+      return kPhi3;
     default:
       return kDense;
   }

@@ -77,19 +77,24 @@ std::vector<RopeKey> keys_of(RopeScaling scaling) {
 constexpr std::array<const char*, 5> kScalingNames = {"default", "linear", "dynamic", "yarn",
                                                       "llama3"};
 
-RopeScaling scaling_of(HuggingFaceConfig& config, const Json& rope) {
+RopeScaling scaling_of(HuggingFaceConfig& config, const Json& rope, const RopeOfClass& of) {
   const Json type = rope.value("rope_type", rope.value("type", Json("default")));
-  for (std::size_t i = 0; i < kScalingNames.size(); ++i)
+  const std::size_t known = of.may_rotate_parts ? 1 : kScalingNames.size();
+  for (std::size_t i = 0; i < known; ++i)
     if (type == kScalingNames.at(i)) return static_cast<RopeScaling>(i);
-  config.refuse("rope_type", type, "\"default\", \"linear\", \"dynamic\", \"yarn\" or \"llama3\"");
+  config.refuse("rope_type", type,
+                of.may_rotate_parts
+                    ? "\"default\""
+                    : "\"default\", \"linear\", \"dynamic\", \"yarn\" or \"llama3\"");
   return RopeScaling::kNone;
 }
 
 // transformers ignores a key that the scaling does not read, unless it belongs to another kind of
 // positions.
-void refuse_other_positions(HuggingFaceConfig& config, const Json& rope) {
+void refuse_other_positions(HuggingFaceConfig& config, const Json& rope, bool may_rotate_parts) {
   for (const char* const key : {"mrope_section", "long_factor", "short_factor"})
     if (rope.contains(key)) config.refuse(key, rope[key], "one angle per position");
+  if (may_rotate_parts) return;
   for (const Json* const place : {&rope, &config.json()}) {
     const Json share = place->value("partial_rotary_factor", Json());
     if (!share.is_null() && share != 1)
@@ -124,15 +129,19 @@ void check_scaling_keys(HuggingFaceConfig& rope, RopeScaling scaling) {
 
 }  // namespace
 
-void parse_rope(HuggingFaceConfig& config, std::int64_t context, double default_theta,
+void parse_rope(HuggingFaceConfig& config, std::int64_t context, const RopeOfClass& of,
                 RopeNumbers& numbers) {
   const Json rope = rope_object(config);
-  const RopeScaling scaling = scaling_of(config, rope);
-  refuse_other_positions(config, rope);
-  numbers["rope_theta"] = rope_theta(config, rope, default_theta);
+  const RopeScaling scaling = scaling_of(config, rope, of);
+  refuse_other_positions(config, rope, of.may_rotate_parts);
+  numbers["rope_theta"] = rope_theta(config, rope, of.default_theta);
   numbers["rope_scaling"] = static_cast<double>(scaling);
   numbers["rope_original_context"] = static_cast<double>(context);
   HuggingFaceConfig own(rope, "");
+  if (of.may_rotate_parts) {
+    constexpr const char* kShare = "partial_rotary_factor";
+    numbers["rope_share"] = own.number(kShare, config.number(kShare, 1, 0, 1), 0, 1);
+  }
   for (const RopeKey& key : keys_of(scaling))
     if (own.has(key.in_file)) numbers[key.number] = own.number(key.in_file, 0, 0, kMost);
   if (scaling == RopeScaling::kLlama3 || scaling == RopeScaling::kYarn) {
@@ -171,6 +180,7 @@ Json rope_text(const LlamaShape& shape, const RopeNumbers& numbers) {
       json[key.in_file] = value;
   }
   if (rope.scaling == RopeScaling::kYarn) json["truncate"] = rope.truncate;
+  if (may_rotate_parts(shape.architecture)) json["partial_rotary_factor"] = rope.share;
   return json;
 }
 

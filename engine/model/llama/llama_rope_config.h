@@ -18,9 +18,14 @@ inline constexpr const char* kSlidingLayers = "sliding_attention";
 // ModelShape::numbers.
 using RopeNumbers = std::map<std::string, double>;
 
-// Sets the numbers of rotary positions. `context`: max_position_embeddings. `default_theta`: the
-// class's, for a file without one. Errors are left in `config`.
-void parse_rope(HuggingFaceConfig& config, std::int64_t context, double default_theta,
+struct RopeOfClass {
+  double default_theta = 10000;   // for a file without one
+  bool may_rotate_parts = false;  // and then positions are not scaled
+};
+
+// Sets the numbers of rotary positions. `context`: max_position_embeddings. Errors are left in
+// `config`.
+void parse_rope(HuggingFaceConfig& config, std::int64_t context, const RopeOfClass& of,
                 RopeNumbers& numbers);
 
 // rope_parameters, of a shape and its numbers.

@@ -34,6 +34,7 @@ constexpr const char* kMscaleAllDim = "rope_mscale_all_dim";
 constexpr const char* kBetaFast = "rope_beta_fast";
 constexpr const char* kBetaSlow = "rope_beta_slow";
 constexpr const char* kTruncate = "rope_truncate";
+constexpr const char* kShare = "rope_share";
 constexpr const char* kExperts = "experts";
 constexpr const char* kPerToken = "experts_per_token";
 constexpr const char* kExpertWidth = "expert_width";
@@ -123,6 +124,12 @@ std::vector<ShapeNumber> make_numbers() {
       later(word("model.norm_topk_prob", kSwitchChoices, 0,
                  "for qwen3_moe: divide the weights of a token's experts by their sum, as mixtral "
                  "and gpt_oss always do")),
+      later({.key = "model.rope_share",
+             .default_value = 1,
+             .minimum = 0,
+             .maximum = 1,
+             .meaning = "for phi3: part of each head that is rotated, at its beginning "
+                        "(partial_rotary_factor)"}),
   };
 }
 
@@ -160,7 +167,8 @@ Rope rope_of(const ModelShape& shape) {
           .mscale_all_dim = numbers.number(kMscaleAllDim),
           .beta_fast = numbers.number(kBetaFast),
           .beta_slow = numbers.number(kBetaSlow),
-          .truncate = numbers.on(kTruncate)};
+          .truncate = numbers.on(kTruncate),
+          .share = shape.numbers.contains(kShare) ? numbers.number(kShare) : 1};
 }
 
 // swiglu_alpha and swiglu_limit of gpt-oss.
@@ -255,8 +263,26 @@ Status check_experts(const ModelShape& of, const LlamaShape& shape) {
   return {};
 }
 
+// The part of each head that is rotated, and scalings.
+Status check_rope_kind(const LlamaShape& shape) {
+  const Rope& rope = shape.rope;
+  const std::string name = architecture_name(shape.architecture);
+  if (!may_rotate_parts(shape.architecture))
+    return rope.share == 1 ? Status()
+                           : cannot_build("rope_share is for the architecture phi3; " + name +
+                                          " rotates whole heads");
+  if (rope.scaling != RopeScaling::kNone)
+    return cannot_build("rope_scaling is for other architectures, not " + name);
+  const std::int64_t rotated = rope.rotated(shape.head_dim);
+  if (rotated >= 2 && rotated % 2 == 0) return {};
+  return cannot_build("rope_share rotates " + text(rotated) + " of " + text(shape.head_dim) +
+                      " numbers of a head; these are rotated in pairs, so it must be at least 2 "
+                      "and even");
+}
+
 Status check_rope(const LlamaShape& shape) {
   const Rope& rope = shape.rope;
+  SLUICE_RETURN_IF_ERROR(check_rope_kind(shape));
   if (!(rope.theta > 1))
     return cannot_build("rope_theta is " + std::to_string(rope.theta) + "; it must be more than 1");
   if (rope.scaling == RopeScaling::kNone) return {};

@@ -24,10 +24,11 @@ enum class LlamaArchitecture : std::uint8_t {
   kMinistral,
   kQwen3Moe,
   kMixtral,
-  kGptOss
+  kGptOss,
+  kPhi3
 };
 inline constexpr std::string_view kLlamaArchitectures =
-    "llama|mistral|qwen2|qwen3|ministral|qwen3_moe|mixtral|gpt_oss";
+    "llama|mistral|qwen2|qwen3|ministral|qwen3_moe|mixtral|gpt_oss|phi3";
 
 constexpr bool has_experts(LlamaArchitecture architecture) {
   return architecture == LlamaArchitecture::kQwen3Moe ||
@@ -47,7 +48,11 @@ constexpr bool may_have_attention_bias(LlamaArchitecture architecture) {
 constexpr bool has_one_window(LlamaArchitecture architecture) {
   return architecture == LlamaArchitecture::kMistral ||
          architecture == LlamaArchitecture::kQwen3Moe ||
-         architecture == LlamaArchitecture::kMixtral;
+         architecture == LlamaArchitecture::kMixtral || architecture == LlamaArchitecture::kPhi3;
+}
+// Whether only a part of each head may be rotated, and positions cannot be scaled.
+constexpr bool may_rotate_parts(LlamaArchitecture architecture) {
+  return architecture == LlamaArchitecture::kPhi3;
 }
 
 struct LlamaShape {

@@ -125,10 +125,20 @@ CASES = {
         "num_key_value_heads": 4, "head_dim": 8, "num_local_experts": 1, "num_experts_per_tok": 1,
         "attention_bias": False, "layer_types": ["full_attention"] * 3,
         "rope_parameters": rope("default")}),
+    # Packed products; whole heads rotated, and parts of them.
+    "phi3": ("Phi3Config", {"num_key_value_heads": 2, "sliding_window": 8, "pad_token_id": None}),
+    "phi3_parts": ("Phi3Config", {
+        "num_key_value_heads": 2, "tie_word_embeddings": True, "pad_token_id": None,
+        "rope_parameters": rope("default", partial_rotary_factor=0.5)}),
+    "phi3_odd": ("Phi3Config", {
+        "hidden_size": 50, "num_attention_heads": 5, "num_key_value_heads": 1,
+        "intermediate_size": 31, "rms_norm_eps": 1e-3, "pad_token_id": None,
+        "rope_parameters": rope("default", partial_rotary_factor=0.85)}),
 }
 
 
 EVERY = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+PACKED = ["qkv_proj", "gate_up_proj"]
 OF_DELTA = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
 # Joined products with no part adapted, one, and all; both scales; a rank beyond a product's width.
 ADAPTERS = {
@@ -146,6 +156,8 @@ ADAPTERS = {
     "qwen3_5_odd": {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "in_proj_qkv",
                                                                 "in_proj_a", "down_proj"]},
     "gpt_oss": {"r": 4, "lora_alpha": 8, "target_modules": EVERY[:4]},
+    "phi3": {"r": 3, "lora_alpha": 6, "target_modules": ["o_proj", "down_proj", *PACKED]},
+    "phi3_odd": {"r": 2, "lora_alpha": 4, "target_modules": ["gate_up_proj"]},
 }
 
 
@@ -155,7 +167,8 @@ def driver_words(adapters):
         return {}
     return {"rank": adapters["r"], "alpha": adapters["lora_alpha"],
             "rank_stabilised": int(adapters.get("use_rslora", False)),
-            "targets": ",".join(name for name in EVERY + OF_DELTA if name in adapters["target_modules"])}
+            "targets": ",".join(name for name in EVERY + PACKED + OF_DELTA
+                                if name in adapters["target_modules"])}
 
 
 def make_config(case):
@@ -356,7 +369,7 @@ class AgainstTransformers(Comparison):
                 self.compare(case, "fp32", recompute=1, chunk_rows=10)
 
     def test_is_as_close_as_transformers_in_bf16(self):
-        for case in ("llama", "mistral", "qwen2", "qwen3", "qwen3_5"):
+        for case in ("llama", "mistral", "qwen2", "qwen3", "qwen3_5", "phi3"):
             with self.subTest(case=case):
                 self.compare(case, "bf16")
 
@@ -368,7 +381,7 @@ class AgainstTransformers(Comparison):
     def test_documents_of_a_row_do_not_see_one_another(self):
         for case in ("llama", "mistral", "qwen2_windows", "qwen3", "yarn_scaling",
                      "dynamic_scaling", "qwen3_moe", "mixtral", "gpt_oss", "qwen3_5",
-                     "qwen3_5_odd"):
+                     "qwen3_5_odd", "phi3", "phi3_parts"):
             with self.subTest(case=case):
                 self.compare(case, "fp64", begins=[[0, 11, 13], [0, 30]])
 

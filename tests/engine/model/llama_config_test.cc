@@ -170,6 +170,52 @@ TEST(LlamaConfig, WhatIsWrittenIsReadAgain) {
   }
 }
 
+TEST(LlamaConfig, APhi3HasPackedProductsAndMayRotatePartsOfHeads) {
+  for (const json& config :
+       {config_of("phi3", {{"partial_rotary_factor", 0.75}}),
+        config_of("phi3", {{"rope_parameters", {{"partial_rotary_factor", 0.75}}}}),
+        config_of("phi3",
+                  {{"partial_rotary_factor", 0.5},
+                   {"rope_scaling", {{"type", "default"}, {"partial_rotary_factor", 0.75}}}})}) {
+    const auto model = read(config);
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    const LlamaShape shape = llama_shape(model->shape);
+    EXPECT_EQ(shape.rope.rotated(shape.head_dim), 12) << config;
+    const auto again = read(json::parse(family_of(model->shape).write_config(*model)));
+    ASSERT_TRUE(again.ok()) << again.error().message();
+    EXPECT_EQ(again->shape.numbers, model->shape.numbers);
+  }
+  const auto plain = read(config_of("phi3", {{"vocab_size", 32064}}));
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(plain->special, (SpecialTokens{.begin = 1, .ends = {32000}, .padding = 32000}));
+  EXPECT_EQ(llama_shape(plain->shape).window.tokens, 0);
+  EXPECT_EQ(llama_shape(plain->shape).rope.share, 1);
+  const UnitLayout block = model_layout({.shape = plain->shape}).layout(1);
+  EXPECT_EQ(block.parameters[0].name, "layers.0.self_attn.qkv_proj.weight");
+  EXPECT_EQ(block.parameters[0].shape, (std::vector<std::int64_t>{192, 64}));
+  EXPECT_EQ(block.parameters[2].name, "layers.0.mlp.gate_up_proj.weight");
+  EXPECT_EQ(block.parameters[2].shape, (std::vector<std::int64_t>{192, 64}));
+  EXPECT_EQ(block.parameters.size(), 6U);
+}
+
+TEST(LlamaConfig, RefusesWhatAPhi3CannotBe) {
+  EXPECT_THAT(refusal(config_of("phi3", {{"resid_pdrop", 0.1}})), HasSubstr("resid_pdrop"));
+  for (const char* const type : {"longrope", "su", "linear", "yarn", "dynamic"})
+    EXPECT_THAT(
+        refusal(config_of("phi3", {{"rope_scaling", {{"rope_type", type}, {"factor", 2.0}}}})),
+        HasSubstr("\"rope_type\" is"))
+        << type;
+  for (const double share : {0.0, 0.1, 0.2}) {  // 0, 1 and 3 of 16 numbers
+    const auto model = read(config_of("phi3", {{"partial_rotary_factor", share}}));
+    ASSERT_TRUE(model.ok());
+    EXPECT_THAT(validate(model->shape).error().message(), HasSubstr("rope_share rotates"));
+  }
+  EXPECT_FALSE(read(config_of("phi3", {{"partial_rotary_factor", 1.5}})).ok());
+  ModelShape llama = read(config_of("llama"))->shape;
+  llama.numbers["rope_share"] = 0.5;
+  EXPECT_THAT(validate(llama).error().message(), HasSubstr("rope_share is for"));
+}
+
 // transformers' Ministral always makes a windowed mask, used or not, and fails without a window.
 TEST(LlamaConfig, AMinistralWithoutWindowsIsWrittenWithOneThatNoLayerHas) {
   const json none = {
@@ -284,7 +330,7 @@ TEST(LlamaConfig, MutatedFilesAreReadOrRefusedWithASentence) {
                                     {{"full_attention", 3}}};
   std::mt19937 draw(9);
   int read_count = 0;
-  for (const char* const type : {"llama", "mistral", "ministral", "qwen2", "qwen3"}) {
+  for (const char* const type : {"llama", "mistral", "ministral", "qwen2", "qwen3", "phi3"}) {
     const auto model = read(config_of(type, {{"num_key_value_heads", 2}}));
     ASSERT_TRUE(model.ok());
     const json whole = json::parse(family_of(model->shape).write_config(*model));
