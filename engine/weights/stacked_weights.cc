@@ -32,6 +32,20 @@ std::optional<Found> stack_of(std::string_view name, const ParameterNames& names
   return std::nullopt;
 }
 
+// Whether a family keeps what stands next to the experts under another name than the tensor's, as
+// Mixtral's router: "layers.0.mlp.gate.weight" is "layers.0.block_sparse_moe.gate.weight".
+std::optional<std::string> moved(std::string_view name, const ParameterNames& names) {
+  const auto home_of = [](std::string_view of) { return of.substr(0, of.find('.') + 1); };
+  for (const ExpertStack& stack : names.stacks) {
+    const std::string_view from = home_of(stack.name);
+    const std::string_view to = home_of(stack.experts);
+    const std::size_t at = name.find("." + std::string(from));
+    if (from == to || at == std::string_view::npos) continue;
+    return std::string(name.substr(0, at + 1)).append(to).append(name.substr(at + 1 + from.size()));
+  }
+  return std::nullopt;
+}
+
 float mxfp4_number(unsigned bits, int exponent) {
   constexpr std::array<float, 8> kNumbers = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
   const float number = std::ldexp(kNumbers[bits & 7U], exponent);
@@ -62,7 +76,7 @@ bool StackedWeights::add_stack(const TensorInfo& tensor, const ParameterNames& n
   if (is_scales) name.remove_suffix(kScales.size());
   if (is_mxfp4) name.remove_suffix(kBlocks.size());
   const std::optional<Found> found = stack_of(name, names);
-  if (!found) return false;
+  if (!found) return add_moved(tensor, names);
   const auto partner = [&](std::string_view end) {
     return source_->find(std::string(name).append(end));
   };
@@ -101,6 +115,19 @@ bool StackedWeights::add_stack(const TensorInfo& tensor, const ParameterNames& n
       tensors_.push_back(std::move(matrix));
     }
   stacks_.push_back(std::move(stack));
+  return true;
+}
+
+// A matrix under another name: a stack of one.
+bool StackedWeights::add_moved(const TensorInfo& tensor, const ParameterNames& names) {
+  const std::optional<std::string> name = moved(tensor.name, names);
+  if (!name || tensor.shape.size() != 2 || !is_weight_dtype(tensor.dtype)) return false;
+  TensorInfo matrix = tensor;
+  matrix.name = *name;
+  matrices_[matrix.name] = {.stack = stacks_.size()};
+  stacks_.push_back(
+      {.name = tensor.name, .experts = 1, .out = tensor.shape[0], .in = tensor.shape[1]});
+  tensors_.push_back(std::move(matrix));
   return true;
 }
 

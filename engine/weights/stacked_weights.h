@@ -54,6 +54,7 @@ class StackedWeights final : public WeightSource {
 
   explicit StackedWeights(std::unique_ptr<WeightSource> source) : source_(std::move(source)) {}
   bool add_stack(const TensorInfo& tensor, const ParameterNames& names);
+  bool add_moved(const TensorInfo& tensor, const ParameterNames& names);
   Status load(std::size_t stack, std::uint64_t expert);
   Status load_in_turn(const Stack& stack, std::uint64_t expert);
   Status load_mxfp4(const Stack& stack, std::uint64_t expert);

@@ -127,16 +127,19 @@ class GptOss(LlamaRuns):
                                                     encoding="utf-8")
                 self.assertIn(key, self.refused("import", folder, self.path / "other"))
 
-    def test_experts_of_qwen3_moe_in_one_tensor_are_read(self):
-        model = make_model("qwen3_moe")
-        model.save_pretrained(self.path / "theirs")
-        self.sluice("import", self.path / "theirs", self.path / "run")
-        fused = {name: value.detach() for name, value in model.state_dict().items()}
-        self.assertIn("model.layers.0.mlp.experts.gate_up_proj", fused)
-        shutil.copytree(self.path / "theirs", self.path / "fused")
-        save_file(fused, self.path / "fused/model.safetensors", metadata={"format": "pt"})
-        self.assertEqual(self.evaluate(self.path / "fused", self.path / "run"),
-                         self.evaluate(self.path / "theirs", self.path / "run"))
+    def test_experts_in_one_tensor_are_read_as_transformers_has_them_in_memory(self):
+        for case in ("qwen3_moe", "mixtral"):
+            with self.subTest(case=case):
+                model = make_model(case)
+                theirs, fused = self.path / f"{case}-theirs", self.path / f"{case}-fused"
+                run = self.path / case
+                model.save_pretrained(theirs)
+                self.sluice("import", theirs, run)
+                state = {name: value.detach() for name, value in model.state_dict().items()}
+                self.assertIn("model.layers.0.mlp.experts.gate_up_proj", state)
+                shutil.copytree(theirs, fused)
+                save_file(state, fused / "model.safetensors", metadata={"format": "pt"})
+                self.assertEqual(self.evaluate(fused, run), self.evaluate(theirs, run))
 
 
 if __name__ == "__main__":

@@ -141,6 +141,10 @@ std::span<const ExpertStack> stacks_of(LlamaArchitecture architecture) {
   static constexpr std::array<ExpertStack, 2> kQwen3Moe = {
       {{.name = kIn, .experts = kExperts, .parts = {"gate_proj", "up_proj"}},
        {.name = kOut, .experts = kExperts, .parts = {"down_proj"}}}};
+  constexpr std::string_view kMixtralExperts = "block_sparse_moe.experts";
+  static constexpr std::array<ExpertStack, 2> kMixtral = {
+      {{.name = kIn, .experts = kMixtralExperts, .parts = {"w1", "w3"}},
+       {.name = kOut, .experts = kMixtralExperts, .parts = {"w2"}}}};
   static constexpr std::array<ExpertStack, 2> kGptOss = {
       {{.name = kIn,
         .experts = kExperts,
@@ -150,6 +154,8 @@ std::span<const ExpertStack> stacks_of(LlamaArchitecture architecture) {
   switch (architecture) {
     case LlamaArchitecture::kQwen3Moe:
       return kQwen3Moe;
+    case LlamaArchitecture::kMixtral:
+      return kMixtral;
     case LlamaArchitecture::kGptOss:
       return kGptOss;
     default:

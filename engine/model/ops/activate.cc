@@ -4,7 +4,6 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/relu.h>
-#include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/silu_backward.h>
 #include <ATen/ops/threshold_backward.h>
@@ -82,7 +81,7 @@ at::Tensor clamped_gated(const at::Tensor& gate_and_up, const ClampedGate& rule)
   if (cuda_fuses_halves(gate_and_up)) return fused_silu_gated(gate_and_up, rule);
   const std::int64_t width = gate_and_up.size(-1) / 2;
   const at::Tensor gate = gate_and_up.narrow(-1, 0, width).clamp_max(rule.limit);
-  at::Tensor opened = at::sigmoid(gate.mul(rule.alpha)).mul_(gate);
+  at::Tensor opened = gate.mul(rule.alpha).sigmoid_().mul_(gate);
   return opened.mul_(gate_and_up.narrow(-1, width, width).clamp(-rule.limit, rule.limit).add_(1));
 }
 
@@ -93,16 +92,20 @@ void clamped_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient,
   const std::int64_t width = gate_and_up.size(-1) / 2;
   at::Tensor gate = gate_and_up.narrow(-1, 0, width);
   at::Tensor up = gate_and_up.narrow(-1, width, width);
-  const at::Tensor is_clamped = gate > rule.limit;
-  const at::Tensor limited = gate.clamp_max(rule.limit);
-  const at::Tensor open = at::sigmoid(limited.mul(rule.alpha));
-  const at::Tensor opened = limited.mul(open);
+  at::Tensor opened = gate.clamp_max(rule.limit);
+  {
+    const at::Tensor open = opened.mul(rule.alpha).sigmoid_();
+    opened.mul_(open);
+    // The slope of g sigmoid(alpha g): open + alpha opened (1 - open).
+    const at::Tensor is_clamped = gate > rule.limit;
+    gate.copy_(open).neg_().add_(1).mul_(opened).mul_(rule.alpha).add_(open);
+    gate.masked_fill_(is_clamped, 0);
+  }
   const at::Tensor more = up.clamp(-rule.limit, rule.limit).add_(1);
-  // The slope of g sigmoid(alpha g): open + alpha opened (1 - open).
-  gate.copy_(open.mul(-1).add_(1).mul_(opened).mul_(rule.alpha).add_(open));
-  gate.mul_(more).mul_(gradient).masked_fill_(is_clamped, 0);
-  up.copy_(opened.mul(gradient).masked_fill_(up.abs() > rule.limit, 0));
-  gradient.copy_(more.mul_(opened));
+  const at::Tensor is_clamped = (up > rule.limit).logical_or_(up < -rule.limit);
+  gate.mul_(more).mul_(gradient);
+  up.copy_(opened).mul_(gradient).masked_fill_(is_clamped, 0);
+  gradient.copy_(opened.mul_(more));
 }
 
 }  // namespace sluice::engine

@@ -149,6 +149,23 @@ TEST(StackedWeights, InTurnAreTransposedAndReadOncePerExpert) {
       EXPECT_EQ(down[row * kOut + column], value_at(2, (kOut + column) * kIn + row));
 }
 
+// A family's own names for the experts' home go for what stands next to them, too.
+TEST(StackedWeights, OfAnotherHomeBringItsOtherMatricesAlong) {
+  constexpr ExpertStack kMoved[] = {
+      {.name = "mlp.experts.down", .experts = "moe.experts", .parts = {"w2"}}};
+  auto tensors = std::make_unique<Tensors>();
+  tensors->add(1, "model.layers.0.mlp.gate.weight", {kExperts, kIn});
+  tensors->add(2, "model.layers.0.mlp.experts.down", {kExperts, kOut, kIn});
+  tensors->add(3, "model.mlpx.weight", {2, 2});
+  const ParameterNames rules = names(kMoved);
+  const auto source = StackedWeights::over(std::move(tensors), rules);
+  EXPECT_EQ(source->tensors().size(), kExperts + 2);
+  EXPECT_EQ(read_all(*source, "model.layers.0.moe.gate.weight", 4), values_of(1, kExperts * kIn));
+  EXPECT_EQ(source->find("model.layers.0.mlp.gate.weight"), nullptr);
+  EXPECT_NE(source->find("model.layers.0.moe.experts.2.w2.weight"), nullptr);
+  EXPECT_EQ(read_all(*source, "model.mlpx.weight", 4), values_of(3, 4));
+}
+
 // More than a piece of an expert is read at once.
 TEST(StackedWeights, InTurnOfManyPiecesAreTransposed) {
   constexpr std::uint64_t kLarge = 1500;
