@@ -6,6 +6,7 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include "engine/model/kernels/cuda_launch.h"
+#include "engine/model/kernels/delta_launch.h"
 
 namespace sluice::engine {
 namespace {
@@ -56,6 +57,63 @@ void cuda_cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tenso
                                        .grad_scale = static_cast<float>(options.grad_scale),
                                        .gradient = options.gradient},
                                       c10::cuda::getCurrentCUDAStream()));
+}
+
+namespace {
+
+constexpr std::int64_t kNarrowKeys = 64;
+constexpr std::int64_t kWideKeys = 128;
+
+DeltaScanLaunch launch_of(const DeltaScan& scan) {
+  const std::int64_t key_dim = scan.asks.size(-1);
+  const std::int64_t value_dim = scan.solved.size(-1) - key_dim;
+  const float* const solved = scan.solved.const_data_ptr<float>();
+  return {.new_values = solved,
+          .reads = solved + value_dim,
+          .solved_stride = scan.solved.size(-1),
+          .asks = scan.asks.const_data_ptr<float>(),
+          .leaves = scan.leaves.const_data_ptr<float>(),
+          .scores = scan.scores.const_data_ptr<float>(),
+          .through = scan.through.const_data_ptr<float>(),
+          .chunks = scan.asks.size(0),
+          .heads = scan.asks.size(1),
+          .key_dim = key_dim,
+          .value_dim = value_dim};
+}
+
+float* pointer_of(const at::Tensor& wanted) {
+  return wanted.defined() ? wanted.mutable_data_ptr<float>() : nullptr;
+}
+
+}  // namespace
+
+bool cuda_scans(const DeltaScan& scan) {
+  constexpr std::int64_t kMostHeads = 65535;  // of the grid's second dimension
+  const std::int64_t key_dim = scan.asks.size(-1);
+  const std::int64_t value_dim = scan.solved.size(-1) - key_dim;
+  return scan.asks.is_cuda() && scan.asks.scalar_type() == at::kFloat &&
+         scan.asks.size(2) == kScanChunk && scan.asks.size(1) <= kMostHeads &&
+         (key_dim == kNarrowKeys || key_dim == kWideKeys) && value_dim % kScanColumns == 0;
+}
+
+void cuda_scan(const DeltaScan& scan, const at::Tensor& state, const DeltaScanned& made) {
+  const c10::cuda::CUDAGuard guard(state.device());
+  DeltaScanLaunch launch = launch_of(scan);
+  launch.state = state.mutable_data_ptr<float>();
+  launch.output = made.output.mutable_data_ptr<float>();
+  launch.states = pointer_of(made.states);
+  launch.written = pointer_of(made.written);
+  C10_CUDA_CHECK(launch_delta_scan(launch, c10::cuda::getCurrentCUDAStream()));
+}
+
+void cuda_scan_back(const DeltaScan& scan, const at::Tensor& gradient, const at::Tensor& states,
+                    const at::Tensor& written) {
+  const c10::cuda::CUDAGuard guard(gradient.device());
+  DeltaScanLaunch launch = launch_of(scan);
+  launch.gradient = gradient.const_data_ptr<float>();
+  launch.states = states.mutable_data_ptr<float>();
+  launch.written = written.mutable_data_ptr<float>();
+  C10_CUDA_CHECK(launch_delta_scan_back(launch, c10::cuda::getCurrentCUDAStream()));
 }
 
 int cuda_major(at::Device device) {

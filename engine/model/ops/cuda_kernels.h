@@ -32,6 +32,29 @@ struct CrossEntropyOptions {
 void cuda_cross_entropy(at::Tensor& logits, const at::Tensor& targets, at::Tensor& losses,
                         const CrossEntropyOptions& options);
 
+// What the scans of a gated delta rule read: contiguous, [chunks, heads, 64, ...].
+struct DeltaScan {
+  const at::Tensor& solved;   // new values, and then reads
+  const at::Tensor& asks;     // [.., key_dim]
+  const at::Tensor& leaves;   // [.., key_dim]
+  const at::Tensor& scores;   // [.., 64]
+  const at::Tensor& through;  // [chunks, heads, ...]
+};
+// Whether the kernel of kernels/delta_launch.h computes them: in fp32 on CUDA, of some sizes.
+bool cuda_scans(const DeltaScan& scan);
+// `state` [heads, key_dim, value_dim] becomes the one after the last chunk. Writes the output, and
+// the states before each chunk and the written values, unless these are undefined.
+struct DeltaScanned {
+  const at::Tensor& output;
+  const at::Tensor& states;
+  const at::Tensor& written;
+};
+void cuda_scan(const DeltaScan& scan, const at::Tensor& state, const DeltaScanned& made);
+// Writes the gradients of the states after each chunk, and of the written values. `gradient`: of
+// the output.
+void cuda_scan_back(const DeltaScan& scan, const at::Tensor& gradient, const at::Tensor& states,
+                    const at::Tensor& written);
+
 // The major number of the device's compute capability: 8 from Ampere on, 9 from Hopper on.
 int cuda_major(at::Device device);
 

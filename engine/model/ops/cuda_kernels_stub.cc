@@ -21,6 +21,18 @@ void cuda_cross_entropy(at::Tensor& /*logits*/, const at::Tensor& /*targets*/,
   no_kernels();
 }
 
+bool cuda_scans(const DeltaScan& /*scan*/) { return false; }
+
+void cuda_scan(const DeltaScan& /*scan*/, const at::Tensor& /*state*/,
+               const DeltaScanned& /*made*/) {
+  no_kernels();
+}
+
+void cuda_scan_back(const DeltaScan& /*scan*/, const at::Tensor& /*gradient*/,
+                    const at::Tensor& /*states*/, const at::Tensor& /*written*/) {
+  no_kernels();
+}
+
 int cuda_major(at::Device /*device*/) { no_kernels(); }
 
 }  // namespace sluice::engine

@@ -19,6 +19,8 @@
 #include <limits>
 #include <vector>
 
+#include "engine/model/ops/cuda_kernels.h"
+
 namespace sluice::engine {
 namespace {
 
@@ -96,7 +98,7 @@ class ChunkedTokens {
   }
 
  private:
-  static at::Tensor hide(at::Tensor of, const at::Tensor& hidden) {
+  static at::Tensor hide(const at::Tensor& of, const at::Tensor& hidden) {
     return hidden.defined() ? of.masked_fill_(hidden, kNothing) : of;
   }
 
@@ -198,14 +200,15 @@ class DeltaChunks {
     between_ = tokens.between(sums).flatten(1, 2);
     from_begin_ = tokens.from_begin(sums).flatten(1, 2);
     to_end_ = tokens.to_end(sums).flatten(1, 2);
-    through_ = from_begin_.select(-1, tokens.chunk() - 1).unsqueeze(-1).unsqueeze(-1);
+    through_ = from_begin_.narrow(-1, tokens.chunk() - 1, 1).contiguous().unsqueeze(-1);
     similar_ = at::matmul(key_, key_.mT()).mul_(between_).tril_(-1);
     scores_ = at::matmul(query_, key_.mT()).mul_(between_);
     writes_ = scaled(similar_, rate_);
     const at::Tensor wanted =
         at::cat({scaled(value_, rate_), scaled(key_, rate_.mul(from_begin_))}, -1);
     solved_ = at::linalg_solve_triangular(writes_, wanted, /*upper=*/false, /*left=*/true,
-                                          /*unitriangular=*/true);
+                                          /*unitriangular=*/true)
+                  .contiguous();
     asks_ = scaled(query_, from_begin_);
     leaves_ = scaled(key_, to_end_);
   }
@@ -222,6 +225,10 @@ class DeltaChunks {
       made.states = at::empty({tokens_.count(), state.size(0), state.size(1), state.size(2)},
                               state.options());
       made.written = at::empty(value_.sizes(), value_.options());
+    }
+    if (cuda_scans(fused())) {
+      cuda_scan(fused(), state, {made.output, made.states, made.written});
+      return made;
     }
     const at::Tensor new_values = solved_.narrow(-1, 0, value_.size(-1));
     const at::Tensor reads = solved_.narrow(-1, value_.size(-1), key_.size(-1));
@@ -262,6 +269,10 @@ class DeltaChunks {
         .states = at::empty({tokens_.count(), value_.size(1), key_.size(-1), value_.size(-1)},
                             value_.options()),
         .written = at::empty(value_.sizes(), value_.options())};
+    if (cuda_scans(fused())) {
+      cuda_scan_back(fused(), gradient, back.states, back.written);
+      return back;
+    }
     const at::Tensor reads = solved_.narrow(-1, value_.size(-1), key_.size(-1));
     back.states[tokens_.count() - 1].zero_();
     for (std::int64_t n = tokens_.count() - 1; n >= 0; --n) {
@@ -317,6 +328,7 @@ class DeltaChunks {
             .rate = numbers(grad_rate)};
   }
 
+  DeltaScan fused() const { return {solved_, asks_, leaves_, scores_, through_}; }
   at::Tensor numbers(const at::Tensor& of) const {
     return tokens_.merged(of.unsqueeze(-1)).squeeze(-1);
   }
@@ -361,18 +373,15 @@ void for_each_part(const DeltaHeads& heads, std::int64_t rows, const Visit& visi
     visit(PartOf(heads, first, std::min(most, heads.key_heads - first)));
 }
 
-at::Tensor empty_output(const DeltaInputs& inputs, const DeltaHeads& heads) {
-  return at::empty({inputs.qkv.size(0), inputs.qkv.size(1), heads.value_width()},
-                   inputs.qkv.options());
-}
-
 // `states` [B, value_heads, key_dim, value_dim]: undefined if they begin with zeros and are not
 // wanted.
 at::Tensor output_of(const DeltaInputs& inputs, const DeltaHeads& heads, const Documents* documents,
                      const at::Tensor& states) {
-  at::Tensor output = empty_output(inputs, heads);
+  const std::int64_t batch = inputs.qkv.size(0);
+  const std::int64_t count = inputs.qkv.size(1);
+  at::Tensor output = at::empty({batch, count, heads.value_width()}, inputs.qkv.options());
   const ChunkedTokens tokens(inputs.qkv, documents);
-  for_each_part(heads, inputs.qkv.size(0) * inputs.qkv.size(1), [&](const PartOf& part) {
+  for_each_part(heads, batch * count, [&](const PartOf& part) {
     const PartInputs of = part.inputs(inputs);
     const DeltaChunks chunks(of, tokens);
     const at::Tensor stored = states.defined() ? part.numbers(states, 1) : at::Tensor();

@@ -348,6 +348,14 @@ TEST_F(ModelCudaDeltaRule, IsTheRecurrenceWithItsGradients) {
                            1e-2);
     }
   }
+  // Sizes that the kernel of the scans has, with whole chunks and not, and with documents.
+  for (const RuleCase& which : {RuleCase{.heads = {2, 4, 64, 64}, .rows = 2, .tokens = 200},
+                                RuleCase{.heads = {1, 2, 128, 32}, .rows = 1, .tokens = 128},
+                                RuleCase{.heads = {1, 3, 128, 128}, .rows = 1, .tokens = 150}}) {
+    const Documents cut = documents_of({64, 1, which.tokens - 65}, which.rows, at::kCUDA);
+    for (const Documents* const documents : {static_cast<const Documents*>(nullptr), &cut})
+      expect_as_recurrence(which, at::TensorOptions(at::kFloat).device(at::kCUDA), documents, 1e-5);
+  }
   const Documents documents = documents_of({2, 5, 3, 20}, 2, at::kCUDA);
   for (const Documents* const some : {static_cast<const Documents*>(nullptr), &documents})
     expect_as_convolution(at::TensorOptions(at::kFloat).device(at::kCUDA), 30, some, 1e-6);

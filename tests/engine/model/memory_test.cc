@@ -195,10 +195,10 @@ void expect_formulas_hold(const Case& which, at::Device device, const PeakOption
                                            model.gradients(head));
   };
   EXPECT_EQ(input.nbytes(), model.model().layout().unit_input_bytes(pass));
+  const UnitKind& head_kind = model.model().layout().kind(head);
   for (int unit = 1; unit < head; ++unit) {
     const ModelUnit& block = model.model().unit(unit);
     const UnitKind& block_kind = model.model().layout().kind(unit);
-    const UnitKind& head_kind = model.model().layout().kind(head);
     for (const bool measured :
          {false, true}) {  // libraries allocate their workspace the first time
       Saved saved;
