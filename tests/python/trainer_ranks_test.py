@@ -14,7 +14,7 @@ import torch
 
 import sluice
 import trainer_case
-from rank_processes import FORKS, HERE, Ranks, free_port
+from rank_processes import FORKS, HERE, HUNG_S, Ranks, free_port
 from sluice import ranks
 from transformers_test import MISSING, make
 
@@ -282,7 +282,7 @@ torch.distributed.destroy_process_group()  # left to the exit, gloo may abort, t
                     env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())},
                     capture_output=True,
                     text=True,
-                    timeout=90,
+                    timeout=HUNG_S,
                     check=False,
                 )
             except FileNotFoundError:
