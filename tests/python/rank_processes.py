@@ -28,6 +28,7 @@ from small_modules import (  # noqa: F401
 )
 
 HERE = str(Path(__file__).resolve().parent)
+HUNG_S = 240  # a rank that runs longer waits for something that does not come
 
 
 def free_port():
@@ -74,14 +75,14 @@ class Ranks:
             self.processes.append(FORKS.Process(target=be_a_rank, args=arguments))
             self.processes[-1].start()
 
-    def wait(self, seconds=90):
+    def wait(self):
         """Exit codes, and the outputs followed by the errors."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + HUNG_S
         try:
             for it in self.processes:
                 it.join(max(1, deadline - time.monotonic()))
                 if it.exitcode is None:
-                    raise subprocess.TimeoutExpired("a rank", seconds)
+                    raise subprocess.TimeoutExpired("a rank", HUNG_S)
         finally:
             for it in self.processes:
                 it.kill()

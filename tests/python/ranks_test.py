@@ -195,7 +195,7 @@ if rank == 1:
 engine.backward(engine(**batch).loss)
 engine.step()
 """
-        ).wait(60)
+        ).wait()
         self.assertEqual(codes, [1, 1], texts)
         self.assertIn("rank 1: RefusedError", texts[0])
         self.assertIn("position_ids", texts[1])

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import torch
 
 import sluice
 import trainer_case
-from rank_processes import FORKS, HERE, Ranks, free_port
+from rank_processes import FORKS, HERE, HUNG_S, Ranks, free_port
 from sluice import ranks
 from transformers_test import MISSING, make
 
@@ -119,10 +118,10 @@ class RanksCase(unittest.TestCase):
         self.addCleanup(holder.cleanup)
         self.folder = Path(holder.name)
 
-    def run_ranks(self, code, codes=(0, 0), seconds=90):
+    def run_ranks(self, code, codes=(0, 0)):
         """The output and the messages of each rank."""
         code = f"from trainer_ranks_test import *\nquiet()\nfolder = {str(self.folder)!r}\n{code}"
-        got, texts = Ranks(code).wait(seconds)
+        got, texts = Ranks(code).wait()
         self.assertEqual(got, list(codes), "\n".join(texts))
         return texts
 
@@ -283,7 +282,7 @@ torch.distributed.destroy_process_group()  # left to the exit, gloo may abort, t
                     env={**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())},
                     capture_output=True,
                     text=True,
-                    timeout=90,
+                    timeout=HUNG_S,
                     check=False,
                 )
             except FileNotFoundError:
@@ -293,7 +292,6 @@ torch.distributed.destroy_process_group()  # left to the exit, gloo may abort, t
             self.assertIn(TOLD + json.dumps([expected]), done.stdout)
 
     def test_what_is_refused_changes_nothing_and_what_fails_on_one_rank_ends_all(self):
-        began = time.monotonic()
         texts = self.run_ranks(
             """
 check = unittest.TestCase()
@@ -326,7 +324,6 @@ trainer(f"{folder}/out", rows=Failing("gpt2", 20)).train()
 """,
             codes=(1, 1),
         )
-        self.assertLess(time.monotonic() - began, 60)
         self.assertIn("LookupError: row 7 is no good", texts[1])
         self.assertIn("sluice.Error: rank 1 ", texts[0])  # it was waiting in torch.distributed
         self.assertIn("rank 1: LookupError: row 7 is no good", texts[0])

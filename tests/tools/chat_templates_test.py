@@ -3,7 +3,6 @@ written, what is dropped, and the bounds of a template."""
 
 import json
 import tempfile
-import time
 import unittest
 from pathlib import Path
 
@@ -225,11 +224,10 @@ class Bounds(Cases):
         from unittest import mock
         loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
         row = {"messages": TALK}
-        begin = time.process_time()
-        with mock.patch.object(bounds, "MOST_CPU_S", 0.3), \
-                mock.patch.object(bounds, "MOST_BYTES", 200 << 20):
+        with mock.patch.object(bounds, "MOST_CPU_S", 0.3):
+            self.assertRegex(self.left_out(row, loop), "a bound .*takes more than")
+        with mock.patch.object(bounds, "MOST_BYTES", 200 << 20):
             for template, said in (
-                    (loop, "takes more than"),
                     ("{% for a in range(99999) %}{{ 'x' * 9999 }}{% endfor %}", "writes more than"),
                     ("{{ 'x' * (10 ** 9) }}", "repeats something"),
                     ("{{ messages * (10 ** 9) }}", "repeats something"),
@@ -245,7 +243,6 @@ class Bounds(Cases):
                                      f"a bound .*{said}")
             with self.assertRaisesRegex(Failure, "t.jinja cannot be compiled"):
                 self.left_out(row, "{{ " + "(" * 50_000 + ")" * 50_000 + " }}")
-        self.assertLess(time.process_time() - begin, 20)
         self.assertEqual(self.trained(row), ["b<|im_end|>\n", "d<|im_end|>\n"])
 
     def test_gives_up_on_a_template_that_ends_on_no_conversation(self):

@@ -24,7 +24,8 @@ _hooks _learning _records
 _steps
 _checkpoints _native _values
 _plans _training
-_runs engine
+_engine_facts _runs
+engine
 __init__
 _trainer_ranks deepspeed
 _trainer_config

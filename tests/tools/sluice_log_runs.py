@@ -22,6 +22,7 @@ import reference_packages
 reference_packages.use("monitors")
 
 PROGRAM = ROOT / "tools/sluice-log"
+HUNG_S = 200  # less than the 4 minutes for which MLflow alone repeats its requests
 
 
 def has(*packages):
@@ -76,7 +77,7 @@ class RunFolder(unittest.TestCase):
     def log(self, *options, code=0, run="run"):
         result = subprocess.run(
             [sys.executable, "-B", PROGRAM, run, *map(str, options)], cwd=self.path, check=False,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=HUNG_S,
             env=self.environment())
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)
         self.assertNotIn("Traceback", result.stderr)
