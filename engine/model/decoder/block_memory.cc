@@ -176,7 +176,7 @@ class BlockMemory {
   // The fp32 copies of a rotation by ATen's operators.
   std::int64_t turn_copies() const {
     constexpr std::int64_t kPairs = 2;  // each thread of the kernel has a pack of each half
-    const bool is_whole = attention_.rope.share == 1 && block_.norm != NormKind::kRmsFromOne;
+    const bool is_whole = attention_.rope.share == 1;
     if (is_whole && fuses_rows(pass_, options_, attention_.head_dim / kPairs)) return 0;
     return attention_.head_norms ? 6 : 3;
   }
@@ -217,8 +217,7 @@ bool fuses_rows(const PassShape& pass, const PeakOptions& options, std::int64_t 
 std::uint64_t norm_copies_bytes(NormKind kind, std::int64_t hidden, const PassShape& pass,
                                 const PeakOptions& options) {
   constexpr std::int64_t kCopies = 5;
-  if (kind == NormKind::kLayer) return 0;
-  if (kind == NormKind::kRms && fuses_rows(pass, options, hidden)) return 0;
+  if (kind == NormKind::kLayer || fuses_rows(pass, options, hidden)) return 0;
   return bytes(pass.rows() * kCopies * hidden * kFp32Bytes);
 }
 

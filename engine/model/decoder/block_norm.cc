@@ -14,8 +14,9 @@ Normed without_mean(RmsNormed normed) {
 }  // namespace
 
 at::Tensor rms_factor(NormKind kind, const at::Tensor& gain) {
-  if (kind != NormKind::kRmsFromOne) return gain;
-  return gain.to(gain.scalar_type() == at::kDouble ? at::kDouble : at::kFloat).add(1);
+  if (kind == NormKind::kRms) return gain;
+  const at::Tensor wide = gain.to(gain.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  return kind == NormKind::kRmsFromOne ? wide.add(1) : wide;
 }
 
 Normed BlockNorm::normed(const UnitViews& w, const at::Tensor& input) const {

@@ -21,7 +21,8 @@ namespace sluice::engine {
 enum class NormKind : std::uint8_t {
   kLayer,       // mean and deviation; a gain and a bias
   kRms,         // root of the mean square; a gain
-  kRmsFromOne,  // the same, but the factor is 1 + gain, and multiplies before the rounding
+  kRmsWide,     // the same, but the gain multiplies before the rounding to 16 bits
+  kRmsFromOne,  // the same, and the factor is 1 + gain
 };
 
 struct AttentionSpec {

@@ -27,6 +27,7 @@ struct NormForwardLaunch {
   float* rstd = nullptr;
   const void* weight = nullptr;  // [columns]
   const void* bias = nullptr;
+  bool weight_is_fp32 = false;  // not in `dtype`; of an RMSNorm
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   float epsilon = 0;
@@ -42,6 +43,7 @@ struct NormBackwardLaunch {
   const float* mean = nullptr;        // null: an RMSNorm
   const float* rstd = nullptr;
   const void* weight = nullptr;
+  bool weight_is_fp32 = false;
   // [norm_partial_rows(rows), 2, columns]: weight, bias; the weight alone for an RMSNorm.
   float* partials = nullptr;
   std::int64_t rows = 0;
@@ -130,6 +132,7 @@ struct RotaryTurns {
 struct RotaryNorms {
   const void* query = nullptr;
   const void* key = nullptr;
+  bool are_fp32 = false;
   float epsilon = 0;
 };
 

@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kMostForwardThreads)
     Floats weight;
     Floats bias = {};
     widen(x.packs[step], value);
-    load(static_cast<const Scalar*>(launch.weight), pack_at(step), weight);
+    load_weight<Scalar>(launch.weight, launch.weight_is_fp32, pack_at(step), weight);
     if constexpr (kCentred) load(static_cast<const Scalar*>(launch.bias), pack_at(step), bias);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
@@ -186,7 +186,7 @@ struct ColumnSums {
       Floats gradient;
       Floats x;
       Floats weight;
-      load(static_cast<const Scalar*>(launch.weight), pack_at(step), weight);
+      load_weight<Scalar>(launch.weight, launch.weight_is_fp32, pack_at(step), weight);
       widen(row.gradient[step], gradient);
       widen(row.input[step], x);
 #pragma unroll
@@ -245,7 +245,7 @@ __device__ void write_grad_input(const NormBackwardLaunch& launch, std::int64_t 
     Floats x;
     Floats weight;
     Floats residual = {};
-    load(static_cast<const Scalar*>(launch.weight), pack, weight);
+    load_weight<Scalar>(launch.weight, launch.weight_is_fp32, pack, weight);
     widen(of_row.gradient[step], gradient);
     widen(of_row.input[step], x);
     if (launch.residual != nullptr) widen(residuals[step], residual);

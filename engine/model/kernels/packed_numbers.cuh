@@ -55,6 +55,20 @@ __device__ void load(const Scalar* from, std::int64_t pack, Floats& to) {
   widen(load_pack(from, pack), to);
 }
 
+// Weights in the rows' dtype, or in fp32.
+template <typename Scalar>
+__device__ void load_weight(const void* from, bool is_fp32, std::int64_t pack, Floats& to) {
+  if (!is_fp32) return load(static_cast<const Scalar*>(from), pack, to);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float4 four = static_cast<const float4*>(from)[2 * pack + i];
+    to[4 * i] = four.x;
+    to[4 * i + 1] = four.y;
+    to[4 * i + 2] = four.z;
+    to[4 * i + 3] = four.w;
+  }
+}
+
 template <typename Scalar>
 __device__ Pack<Scalar> narrow(const Floats& from) {
   Pack<Scalar> packed;

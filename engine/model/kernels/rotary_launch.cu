@@ -86,11 +86,11 @@ __device__ std::int64_t rounds_of(const RotaryShape& shape) {
 }
 
 template <typename Scalar>
-__device__ void load_weight(const RotaryNorms& norms, const RotaryShape& shape, bool of_query,
-                            Floats& low, Floats& high) {
-  const auto* const weight = static_cast<const Scalar*>(of_query ? norms.query : norms.key);
-  load(weight, threadIdx.x, low);
-  load(weight, threadIdx.x + half_packs(shape), high);
+__device__ void load_weights(const RotaryNorms& norms, const RotaryShape& shape, bool of_query,
+                             Floats& low, Floats& high) {
+  const void* const weight = of_query ? norms.query : norms.key;
+  load_weight<Scalar>(weight, norms.are_fp32, threadIdx.x, low);
+  load_weight<Scalar>(weight, norms.are_fp32, threadIdx.x + half_packs(shape), high);
 }
 
 template <typename Scalar, bool kNorm>
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kMostThreads)
       const float rstd = head_rstd(low, high, shape, launch.norms.epsilon);
       Floats low_weight;
       Floats high_weight;
-      load_weight<Scalar>(launch.norms, shape, head < shape.heads, low_weight, high_weight);
+      load_weights<Scalar>(launch.norms, shape, head < shape.heads, low_weight, high_weight);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         low[i] *= rstd * low_weight[i];
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kMostThreads)
       const float rstd = head_rstd(x_low, x_high, shape, launch.norms.epsilon);
       Floats low_weight;
       Floats high_weight;
-      load_weight<Scalar>(launch.norms, shape, of_query, low_weight, high_weight);
+      load_weights<Scalar>(launch.norms, shape, of_query, low_weight, high_weight);
       const bool of_key = exists && !of_query;
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {

@@ -55,7 +55,8 @@ const BlockNames& llama_names(LlamaArchitecture architecture) {
 
 DecoderSpec llama_spec(const LlamaShape& shape) {
   return {.block = {.hidden = shape.hidden,
-                    .norm = NormKind::kRms,
+                    .norm = shape.architecture == LlamaArchitecture::kGptOss ? NormKind::kRmsWide
+                                                                             : NormKind::kRms,
                     .attention = {.heads = shape.heads,
                                   .kv_heads = shape.kv_heads,
                                   .head_dim = shape.head_dim,

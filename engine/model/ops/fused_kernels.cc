@@ -48,6 +48,8 @@ void add_partials(const at::Tensor& partials, const at::Tensor& gradient) {
                                      c10::cuda::getCurrentCUDAStream()));
 }
 
+bool is_fp32(const at::Tensor& weight) { return weight.scalar_type() == at::kFloat; }
+
 // Null `residual`: the norm of `sum` alone.
 FusedNorm norm_forward(const at::Tensor& sum, const at::Tensor* residual, const Dropout& dropout,
                        const NormParameters& parameters) {
@@ -68,6 +70,7 @@ FusedNorm norm_forward(const at::Tensor& sum, const at::Tensor* residual, const 
                            .rstd = norm.rstd.mutable_data_ptr<float>(),
                            .weight = parameters.weight.const_data_ptr(),
                            .bias = centred ? parameters.bias.const_data_ptr() : nullptr,
+                           .weight_is_fp32 = is_fp32(parameters.weight),
                            .rows = shape.rows,
                            .columns = shape.columns,
                            .epsilon = static_cast<float>(parameters.epsilon),
@@ -112,6 +115,7 @@ RotaryNorms rotary_norms(const HeadNorms* norms) {
   if (norms == nullptr) return {};
   return {.query = norms->weights.query.const_data_ptr(),
           .key = norms->weights.key.const_data_ptr(),
+          .are_fp32 = is_fp32(norms->weights.query),
           .epsilon = static_cast<float>(norms->epsilon)};
 }
 
@@ -148,6 +152,7 @@ void fused_norm_backward(at::Tensor& gradient, const FusedNormBackward& norm,
        .mean = centred ? norm.mean.const_data_ptr<float>() : nullptr,
        .rstd = norm.rstd.const_data_ptr<float>(),
        .weight = norm.weight.const_data_ptr(),
+       .weight_is_fp32 = is_fp32(norm.weight),
        .partials = partials.mutable_data_ptr<float>(),
        .rows = shape.rows,
        .columns = shape.columns,

@@ -16,11 +16,6 @@ at::ScalarType statistics_of(const at::Tensor& input) {
   return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// The kernels take weights in the dtype of the rows.
-bool fuses(const at::Tensor& rows, const at::Tensor& weight) {
-  return cuda_fuses(rows) && weight.scalar_type() == rows.scalar_type();
-}
-
 // The kernel always sums a gradient, wanted or not.
 at::Tensor unwanted_gradient(const at::Tensor& weight) {
   return at::zeros_like(weight, weight.options().dtype(at::kFloat));
@@ -31,7 +26,7 @@ RmsNormed normed_of(FusedNorm fused) { return {std::move(fused.output), std::mov
 }  // namespace
 
 RmsNormed rms_norm(const at::Tensor& input, const at::Tensor& weight, double epsilon) {
-  if (fuses(input, weight)) return normed_of(fused_norm(input, {weight, {}, epsilon}));
+  if (cuda_fuses(input)) return normed_of(fused_norm(input, {weight, {}, epsilon}));
   const at::Tensor wide = input.to(statistics_of(input));
   at::Tensor rstd = at::rsqrt(at::mean(wide.mul(wide), {-1}, /*keepdim=*/true).add_(epsilon));
   const bool is_wide = weight.scalar_type() == wide.scalar_type();
@@ -44,7 +39,7 @@ RmsNormed rms_norm(const at::Tensor& input, const at::Tensor& weight, double eps
 
 RmsNormed add_and_rms_norm(at::Tensor& branch, const at::Tensor& residual, const Dropout& dropout,
                            const at::Tensor& weight, double epsilon) {
-  if (fuses(branch, weight) && cuda_fuses(residual))
+  if (cuda_fuses(branch) && cuda_fuses(residual))
     return normed_of(fused_add_and_norm(branch, residual, dropout, {weight, {}, epsilon}));
   drop_in_place(branch, dropout);
   branch.add_(residual);
@@ -54,7 +49,7 @@ RmsNormed add_and_rms_norm(at::Tensor& branch, const at::Tensor& residual, const
 at::Tensor rms_norm_backward(at::Tensor grad_output, const at::Tensor& input,
                              const at::Tensor& rstd, const at::Tensor& weight,
                              const at::Tensor& weight_gradient, const at::Tensor& residual) {
-  if (cuda_fuses(grad_output) && fuses(input, weight) &&
+  if (cuda_fuses(grad_output) && cuda_fuses(input) &&
       (!residual.defined() || cuda_fuses(residual))) {
     const at::Tensor gradient =
         weight_gradient.defined() ? weight_gradient : unwanted_gradient(weight);

@@ -77,9 +77,8 @@ bool turns_whole_heads(const Rotary& rotary) {
   return 2 * static_cast<std::int64_t>(rotary.frequencies.of_pair.size()) == rotary.heads.head_dim;
 }
 
-bool fuses(const at::Tensor& packed, const HeadNorms& norms, const Rotary& rotary) {
-  return turns_whole_heads(rotary) && cuda_rotates_normed(packed, rotary.heads) &&
-         norms.weights.query.scalar_type() == packed.scalar_type();
+bool fuses(const at::Tensor& packed, const Rotary& rotary) {
+  return turns_whole_heads(rotary) && cuda_rotates_normed(packed, rotary.heads);
 }
 
 void turn_packed(at::Tensor& packed, const Rotary& rotary, Way way) {
@@ -113,7 +112,7 @@ void rotate_backward(at::Tensor& gradient, const Rotary& rotary) {
 
 at::Tensor norm_and_rotate(const at::Tensor& packed, const HeadNorms& norms, const Rotary& rotary) {
   const HeadShape& heads = rotary.heads;
-  if (fuses(packed, norms, rotary)) {
+  if (fuses(packed, rotary)) {
     std::vector<std::int64_t> sizes = packed.sizes().vec();
     sizes.back() = heads.query_width() + heads.key_width();
     at::Tensor turned = at::empty(sizes, packed.options());
@@ -132,7 +131,7 @@ void norm_and_rotate_backward(at::Tensor& gradient, const at::Tensor& packed,
                               const HeadNorms& norms, const HeadNormWeights& gradients,
                               const Rotary& rotary) {
   const HeadShape& heads = rotary.heads;
-  if (fuses(packed, norms, rotary) && cuda_rotates_normed(gradient, heads)) {
+  if (fuses(packed, rotary) && cuda_rotates_normed(gradient, heads)) {
     if (gradients.query.defined())
       return fused_rotate_backward(gradient, &packed, &norms, &gradients, rotary);
     // The kernel always sums the weights' gradients, wanted or not.

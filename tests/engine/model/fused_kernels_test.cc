@@ -148,30 +148,34 @@ TEST_P(FusedKernelsCuda, NormBackwardMatchesFloat64) {
   EXPECT_LT(error(ours[2], grad_bias + before), kSumRounding);
 }
 
+// With a weight in the dtype of the rows, and with one in fp32.
 TEST_P(FusedKernelsCuda, RmsNormBehindAResidualAndItsGradientMatchFloat64) {
-  const at::Tensor branch = rows();
-  const at::Tensor residual = rows();
-  const at::Tensor weight = vector();
-  const at::Tensor gradient = rows();
-  const at::Tensor before = sums(GetParam().columns);
-  const std::vector<at::Tensor> ours = twice([&] {
-    at::Tensor sum = branch.cuda();
-    const RmsNormed normed = add_and_rms_norm(sum, residual.cuda(), {}, weight.cuda(), kEpsilon);
-    const at::Tensor of_weight = before.cuda();
-    const at::Tensor grad = rms_norm_backward(gradient.cuda(), sum, normed.rstd, weight.cuda(),
-                                              of_weight, residual.cuda());
-    return std::vector<at::Tensor>{sum, normed.output, grad, of_weight};
-  });
-  EXPECT_LT(error(ours[0], branch.to(at::kDouble) + residual.to(at::kDouble)), rounding());
-  const at::Tensor stored = ours[0].cpu().to(at::kDouble);
-  const at::Tensor w = weight.to(at::kDouble);
-  const RmsNormed expected = rms_norm(stored, w, kEpsilon);
-  EXPECT_LT(error(ours[1], expected.output), rounding());
-  at::Tensor of_weight = before.to(at::kDouble);
-  const at::Tensor grad = rms_norm_backward(gradient.to(at::kDouble), stored, expected.rstd, w,
-                                            of_weight, residual.to(at::kDouble));
-  EXPECT_LT(error(ours[2], grad), rounding());
-  EXPECT_LT(error(ours[3], of_weight), kSumRounding);
+  for (const bool is_wide : {false, true}) {
+    SCOPED_TRACE(is_wide);
+    const at::Tensor branch = rows();
+    const at::Tensor residual = rows();
+    const at::Tensor weight = is_wide ? sums(GetParam().columns) : vector();
+    const at::Tensor gradient = rows();
+    const at::Tensor before = sums(GetParam().columns);
+    const std::vector<at::Tensor> ours = twice([&] {
+      at::Tensor sum = branch.cuda();
+      const RmsNormed normed = add_and_rms_norm(sum, residual.cuda(), {}, weight.cuda(), kEpsilon);
+      const at::Tensor of_weight = before.cuda();
+      const at::Tensor grad = rms_norm_backward(gradient.cuda(), sum, normed.rstd, weight.cuda(),
+                                                of_weight, residual.cuda());
+      return std::vector<at::Tensor>{sum, normed.output, grad, of_weight};
+    });
+    EXPECT_LT(error(ours[0], branch.to(at::kDouble) + residual.to(at::kDouble)), rounding());
+    const at::Tensor stored = ours[0].cpu().to(at::kDouble);
+    const at::Tensor w = weight.to(at::kDouble);
+    const RmsNormed expected = rms_norm(stored, w, kEpsilon);
+    EXPECT_LT(error(ours[1], expected.output), rounding());
+    at::Tensor of_weight = before.to(at::kDouble);
+    const at::Tensor grad = rms_norm_backward(gradient.to(at::kDouble), stored, expected.rstd, w,
+                                              of_weight, residual.to(at::kDouble));
+    EXPECT_LT(error(ours[2], grad), rounding());
+    EXPECT_LT(error(ours[3], of_weight), kSumRounding);
+  }
 }
 
 TEST_P(FusedKernelsCuda, SiluGateAndItsGradientMatchFloat64) {
