@@ -95,10 +95,16 @@ class BlockMemory {
                     numbers_bytes(pass, 2 * block_.hidden + block_.mlp_width()) + norm_bytes(pass));
   }
 
-  // The first branch's backward. A gate has a gradient, and opens attention's output again.
+  // The first branch's backward. A gate is kept, and opens attention's output again if that is in
+  // memory as a whole. At the end its gradient is joined with that of the queries.
   std::uint64_t mixer_bytes() const {
     if (block_.delta.exists()) return delta_bytes();
-    return attention_bytes() + numbers_bytes(pass_, 2 * attention_.gate_width());
+    const std::int64_t gate = attention_.gate_width();
+    if (gate == 0) return attention_bytes();
+    constexpr std::int64_t kGates = 4;
+    return std::max(attention_bytes() + numbers_bytes(pass_, pieces_.cut() ? gate : 2 * gate),
+                    numbers_bytes(pass_, block_.hidden + attention_.in_width() +
+                                             attention_.qkv_width() + kGates * gate));
   }
 
   // The residual stream's gradient; products and their gradient; the convolution's output with its

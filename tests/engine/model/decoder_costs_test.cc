@@ -8,6 +8,7 @@
 #include "engine/model/decoder/decoder_kinds.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/op_costs.h"
+#include "engine/model/qwen3_5/qwen3_5_shape.h"
 
 namespace sluice::engine {
 namespace {
@@ -66,6 +67,27 @@ TEST(GptCosts, FlopsFollowFromTheMatricesAndTheCausalScores) {
         embedding_layout(gpt2_spec(shape)).parameters[token_parameter(gpt2_spec(shape))].elements);
     EXPECT_DOUBLE_EQ(head_kind(gpt2_spec(shape), {}, 0)->flops(1).forward, 2 * wte);
   }
+}
+
+// A delta rule's cost per token does not grow with the text; a gate is a part of the matrices.
+TEST(DeltaCosts, AreThoseOfTheMatricesWhateverTheLength) {
+  const DecoderSpec spec = qwen3_5_spec(*preset_shape("qwen3.5-9b"));
+  const UnitLayout delta = block_layout(spec.block_at(0), 0);
+  double convolution = 0;
+  for (const ParameterSpec& parameter : delta.parameters)
+    if (parameter.shape.size() == 3) convolution += static_cast<double>(parameter.elements);
+  EXPECT_EQ(convolution, 8192 * 4);
+  for (const std::int64_t tokens : {1, 4096})
+    EXPECT_DOUBLE_EQ(block_flops(spec.block_at(0), {}, tokens).forward,
+                     2 * (multiplied(delta) - convolution));
+  EXPECT_DOUBLE_EQ(block_flops(spec.block_at(3), {}, 100).forward,
+                   2 * multiplied(block_layout(spec.block_at(3), 3)) +
+                       4 * attention_costs(spec.block).score_products(100));
+  // A state, and three tokens of the convolution, instead of keys and values.
+  const ModelLayout model = decoder_layout(spec, {});
+  EXPECT_EQ(model.kv_cache_bytes(1000, 2) - model.kv_cache_bytes(0, 2),
+            8U * 1000 * 2 * 4 * 256 * 2);
+  EXPECT_EQ(model.kv_cache_bytes(0, 2), 24U * (32 * 128 * 128 * 4 + 3 * 8192 * 2));
 }
 
 TEST(GptCosts, RecomputeCostsLessThanAForward) {
