@@ -95,6 +95,10 @@ std::optional<CheckpointEntry> look_at_checkpoint(aio::IoQueue& queue, const std
         judge_manifest(queue, parsed ? std::optional(parsed->step) : std::nullopt, entry);
   else
     judge_without_manifest(*names, entry.name.ends_with(kReplacementSuffix), entry);
+  if (entry.status.ok()) return entry;
+  // A run may have renamed or removed it since it was listed.
+  const auto there = queue.backend().files().exists(path);
+  if (there.ok() && !*there) return std::nullopt;
   return entry;
 }
 

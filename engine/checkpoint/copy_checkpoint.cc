@@ -23,8 +23,25 @@ Status check_name(const std::string& to, std::int64_t step) {
                    ". Choose that name, or " + "one that does not begin with step-");
 }
 
+// The writer fills a folder next to `to`, which then takes its name with all that it contains.
+Status check_folder_next_to(aio::FileSystem& files, const std::string& to) {
+  const std::string begun = to + std::string(kReplacementSuffix);
+  const auto listed = files.list(begun);
+  if (!listed.ok())
+    return listed.error().code() == ErrorCode::kNotFound ? Status() : Status(listed.error());
+  const auto foreign = std::find_if_not(listed->begin(), listed->end(), is_checkpoint_file);
+  if (foreign == listed->end()) return {};
+  return Error(ErrorCode::kAlreadyExists, "the copy is first written to " + begun +
+                                              ", which contains " + *foreign +
+                                              ": move that folder away, or name another one");
+}
+
 // The writer replaces an empty folder at its end, which a mount point does not allow.
 Status make_way(aio::FileSystem& files, const std::string& to) {
+  if (const std::string name = last_name(to); name == "." || name == ".." || name.empty())
+    return Error(ErrorCode::kInvalidArgument,
+                 to + " is a folder that the copy cannot replace: name a new folder in it");
+  SLUICE_RETURN_IF_ERROR(check_folder_next_to(files, to));
   const auto listed = files.list(to);
   if (!listed.ok())
     return listed.error().code() == ErrorCode::kNotFound ? Status() : Status(listed.error());
@@ -53,20 +70,7 @@ Status copy_state(CheckpointReader& from, CheckpointWriter& to, const CopyCheckp
   return {};
 }
 
-// A failed read is no damage if the checkpoint was removed meanwhile.
-Status explained(aio::IoQueue& queue, const CopyCheckpoint& copy, Status copied) {
-  if (copied.ok() || copied.error().code() != ErrorCode::kCorrupt) return copied;
-  const auto there = queue.backend().files().exists(copy.from + "/" + std::string(kManifestName));
-  if (!there.ok() || *there) return copied;
-  return Error(ErrorCode::kNotFound,
-               copy.from +
-                   " was removed while it was copied, because its run saved a newer "
-                   "checkpoint: copy that one");
-}
-
-}  // namespace
-
-Result<CopiedCheckpoint> copy_checkpoint(aio::IoQueue& queue, const CopyCheckpoint& copy) {
+Result<CopiedCheckpoint> copy_once(aio::IoQueue& queue, const CopyCheckpoint& copy) {
   SLUICE_ASSIGN_OR_RETURN(const auto from, CheckpointReader::open(queue, copy.from, {}));
   const CheckpointManifest& manifest = from->manifest();
   const std::int64_t step = manifest.state.position.global_step;
@@ -75,9 +79,33 @@ Result<CopiedCheckpoint> copy_checkpoint(aio::IoQueue& queue, const CopyCheckpoi
   const std::vector<TensorSpec> parameters(from->parameters().begin(), from->parameters().end());
   SLUICE_ASSIGN_OR_RETURN(const auto to, CheckpointWriter::begin(queue, copy.to, parameters,
                                                                  {.moments = manifest.moments}));
-  SLUICE_RETURN_IF_ERROR(explained(queue, copy, copy_state(*from, *to, copy)));
+  SLUICE_RETURN_IF_ERROR(copy_state(*from, *to, copy));
   SLUICE_RETURN_IF_ERROR(to->commit(manifest.state));
   return CopiedCheckpoint{.step = step, .bytes = to->total_bytes()};
+}
+
+Result<bool> has_manifest(aio::IoQueue& queue, const std::string& folder) {
+  return queue.backend().files().exists(folder + "/" + std::string(kManifestName));
+}
+
+}  // namespace
+
+// A failed read is no damage if the run has renamed or removed the checkpoint meanwhile.
+Result<CopiedCheckpoint> copy_checkpoint(aio::IoQueue& queue, const CopyCheckpoint& copy) {
+  SLUICE_ASSIGN_OR_RETURN(const bool was_there, has_manifest(queue, copy.from));
+  auto copied = copy_once(queue, copy);
+  if (copied.ok() || !was_there) return copied;
+  SLUICE_ASSIGN_OR_RETURN(const bool is_there, has_manifest(queue, copy.from));
+  if (is_there) return copied;
+  if (copy.from.ends_with(kReplacementSuffix)) {  // the save is complete
+    CopyCheckpoint renamed = copy;
+    renamed.from.resize(copy.from.size() - kReplacementSuffix.size());
+    return copy_checkpoint(queue, renamed);
+  }
+  return Error(ErrorCode::kNotFound,
+               copy.from +
+                   " was removed while it was copied, because its run saved a newer "
+                   "checkpoint: copy that one");
 }
 
 }  // namespace sluice::engine

@@ -10,7 +10,8 @@
 // Errors:  those of CheckpointReader and CheckpointWriter. No file of a failed copy remains.
 //          kNotFound: `from` was removed meanwhile.
 //          kNoSpace: nothing was written.
-//          kInvalidArgument: `to` has the name of another step's checkpoint.
+//          kInvalidArgument: `to` has the name of another step's checkpoint, or no name ("..").
+//          kAlreadyExists: `to`, or the folder next to it, contains other files.
 #pragma once
 
 #include <cstdint>

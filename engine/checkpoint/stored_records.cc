@@ -125,7 +125,8 @@ Result<std::unique_ptr<swap::FrozenRecords>> open_records(aio::IoQueue& queue,
   auto opened = swap::FrozenRecords::open(queue, records.store);
   if (!opened.ok() && opened.error().code() == ErrorCode::kNotFound)
     return Error(ErrorCode::kIo, where + ", which is not there (" + opened.error().message() +
-                                     "): mount its drive");
+                                     "): mount its drive, or remove the checkpoint if "
+                                     "the store is gone");
   if (!opened.ok()) return std::move(opened).error().with_context(where);
   if (Status fits = check_layout((*opened)->layout(), records); !fits.ok())
     return std::move(fits).error().with_context(where);

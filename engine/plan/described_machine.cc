@@ -159,10 +159,10 @@ std::vector<std::string> from_here(const DescribedMachine& machine, const config
   return what;
 }
 
-double rated_tbw(const DescribedMachine& machine, double drive_bytes) {
+double assumed_tbw(double drive_bytes) {
   constexpr double kTbwOfTb = 600;  // 600 TB per TB of capacity
   constexpr double kTb = 1e12;
-  return machine.drive_tbw.value_or(kTbwOfTb * std::max(std::ceil(drive_bytes / kTb), 1.0));
+  return kTbwOfTb * std::max(std::ceil(drive_bytes / kTb), 1.0);
 }
 
 offload::LinkSpeeds described_link(const DescribedMachine& given, bool on_gpu) {

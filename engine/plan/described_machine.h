@@ -22,9 +22,8 @@ DescribedMachine with_assumptions(DescribedMachine machine, const config::Config
 // The values that a plan for a described machine takes from this machine.
 std::vector<std::string> from_here(const DescribedMachine& machine, const config::Config& config,
                                    bool on_gpu);
-// The rated endurance (TBW) of drives with this capacity: as described, or as common drives have
-// it.
-double rated_tbw(const DescribedMachine& machine, double drive_bytes);
+// The rated endurance (TBW) that common drives with this capacity have.
+double assumed_tbw(double drive_bytes);
 
 // A card of 24 GB on PCIe 4, from data sheets (RTX 4090, A10 to A5000: rounded down).
 struct AssumedGpu {

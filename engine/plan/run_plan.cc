@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "aio/nvme_health.h"
 #include "aio/real_file_system.h"
 #include "aio/result.h"
 #include "aio/units.h"
@@ -253,6 +254,17 @@ double drive_bytes(const PlanSubject& subject, const PlacedRun& placed,
   return bytes > 0 ? bytes : static_cast<double>(subject.ranks.of_host(placed.budget.nvme));
 }
 
+// The rated endurance of all drives together, as described or as the drives tell it.
+std::optional<double> told_tbw(const DescribedMachine& machine,
+                               const std::vector<std::string>& folders,
+                               const PlanRunOptions& asked) {
+  if (machine.drive_tbw || machine.is_elsewhere || machine.describes_drives() ||
+      asked.files != nullptr)
+    return machine.drive_tbw;
+  const auto health = aio::nvme_health(folders);
+  return health.ok() ? health->rated_tb : std::nullopt;
+}
+
 RunPlan plan_of(const PlanSubject& subject, PlacedRun placed) {
   const config::Config& config = subject.config;
   const std::string pinning = pinning_text(placed.machine.report);
@@ -312,8 +324,9 @@ Result<RunPlan> plan_run(const config::Config& given, const PlanRunOptions& aske
   SLUICE_ASSIGN_OR_RETURN(const PlacedRun placed, place_run(subject, std::move(machine)));
   RunPlan plan = plan_of(subject, placed);
   if (!plan.stripes.paths.empty()) {
-    plan.drive_tbw = rated_tbw(subject.machine, drive_bytes(subject, placed, asked));
-    plan.drive_tbw_assumed = !subject.machine.drive_tbw;
+    const auto rated = told_tbw(subject.machine, plan.stripes.paths, asked);
+    plan.drive_tbw = rated.value_or(assumed_tbw(drive_bytes(subject, placed, asked)));
+    plan.drive_tbw_assumed = !rated;
   }
   plan.host_floor_bytes = host_floor(subject, placed);
   SLUICE_ASSIGN_OR_RETURN(plan.hints, fit_hints(subject, placed));

@@ -12,8 +12,10 @@
 #include "aio/log.h"
 #include "aio/units.h"
 #include "engine/budget/stripe_plan.h"
+#include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/checkpoint_manifest.h"
 #include "engine/checkpoint/checkpoint_names.h"
+#include "engine/checkpoint/remove_checkpoint.h"
 #include "engine/checkpoint/run_directory.h"
 #include "engine/device/host.h"
 #include "engine/preflight/nvme_folders.h"
@@ -93,24 +95,37 @@ Result<bool> may_be_named(aio::IoQueue& queue, const std::string& folder) {
   return false;
 }
 
+// The store in which a run of the configuration saves in place.
+struct OwnStore {
+  explicit OwnStore(const config::Config& config)
+      : name(store_name(config, "optimizer", offload::RankPart())),
+        run(from_the_root(config.run.dir)),
+        checkpoints(run + "/" + std::string(kCheckpointsFolder)) {}
+
+  bool is_of(const swap::FrozenMark& mark) const {
+    return parent_folder(mark.checkpoint) == checkpoints;
+  }
+
+  std::string name;
+  std::string run;
+  std::string checkpoints;
+};
+
 // A run that was killed between freezing its first state and naming it leaves a store that seems to
 // hold a checkpoint. Only that run's next start can tell that none names it: its folder is there,
 // and has no checkpoint in a store.
-Status clear_unnamed(const config::Config& config, aio::IoQueue& queue) {
-  if (!config.run.checkpoint_in_place) return {};
-  const std::vector<std::string> paths = config.optimizer_nvme_paths();
-  const std::string name = store_name(config, "optimizer", offload::RankPart());
-  const std::string checkpoints = from_the_root(config.run.dir) + "/checkpoints";
+Status clear_unnamed(const OwnStore& own, const std::vector<std::string>& paths,
+                     aio::IoQueue& queue) {
+  const auto& [name, run, checkpoints] = own;
   aio::FileSystem& files = queue.backend().files();
-  SLUICE_ASSIGN_OR_RETURN(const bool is_there,
-                          files.exists(from_the_root(config.run.dir) + "/" + kRunMarkName));
+  SLUICE_ASSIGN_OR_RETURN(const bool is_there, files.exists(run + "/" + kRunMarkName));
   if (!is_there) return {};
   bool marked = false;
   for (const std::string& path : paths) {
     SLUICE_ASSIGN_OR_RETURN(const auto mark,
                             swap::read_frozen_mark(queue, swap::folder_of(path, name)));
     if (!mark) continue;
-    if (mark->named || parent_folder(mark->checkpoint) != checkpoints) return {};
+    if (mark->named || !own.is_of(*mark)) return {};
     marked = true;
   }
   if (!marked) return {};
@@ -120,8 +135,8 @@ Status clear_unnamed(const config::Config& config, aio::IoQueue& queue) {
     if (named) return {};
   }
   SLUICE_ASSIGN_OR_RETURN(const auto removed, swap::remove_run(queue, paths, name));
-  for (const swap::FoundRun& run : removed)
-    log::info("removed " + run.directory + ", of which no checkpoint was saved");
+  for (const swap::FoundRun& found : removed)
+    log::info("removed " + found.directory + ", which no checkpoint needs");
   return {};
 }
 
@@ -129,7 +144,8 @@ Status clear_here(const config::Config& config) {
   const std::vector<std::string> named = paths_of(config);
   if (named.empty()) return {};
   SLUICE_ASSIGN_OR_RETURN(InventoryQueue queue, InventoryQueue::open(config));
-  SLUICE_RETURN_IF_ERROR(clear_unnamed(config, *queue));
+  if (config.run.checkpoint_in_place)
+    SLUICE_RETURN_IF_ERROR(clear_unnamed(OwnStore(config), config.optimizer_nvme_paths(), *queue));
   std::vector<std::string> paths;
   for (const auto& [path, runs] : found_on(*queue, named)) paths.push_back(path);
   SLUICE_ASSIGN_OR_RETURN(const auto sweep, swap::remove_leftovers(*queue, paths));
@@ -157,6 +173,30 @@ Status clear_leftovers(const config::Config& config, Communicator& link) {
                    cleared.error().message());
   }
   return link.barrier(ProcessGroup::kNode);
+}
+
+Status remove_stored_run(const config::Config& config, aio::IoQueue& queue) {
+  const OwnStore own(config);
+  SLUICE_ASSIGN_OR_RETURN(const auto list, CheckpointFolder(queue, own.checkpoints).list());
+  for (const CheckpointEntry& entry : list) {
+    const auto manifest = read_checkpoint_manifest(queue, entry.path);
+    if (!manifest.ok() || !manifest->records || manifest->records->store.run != own.name) continue;
+    const std::vector<std::string>& paths = manifest->records->store.paths;
+    bool is_own = true;
+    // Once the checkpoint is gone, each start of the run may remove a store with such a mark.
+    for (const std::string& path : paths) {
+      const std::string folder = swap::folder_of(path, own.name);
+      SLUICE_ASSIGN_OR_RETURN(auto mark, swap::read_frozen_mark(queue, folder));
+      is_own = is_own && mark && own.is_of(*mark);
+      if (!is_own) break;
+      mark->named = false;
+      SLUICE_RETURN_IF_ERROR(swap::write_frozen_mark(queue, folder, *mark));
+    }
+    if (!is_own) continue;
+    SLUICE_RETURN_IF_ERROR(remove_checkpoint(queue, entry.path));
+    SLUICE_RETURN_IF_ERROR(clear_unnamed(own, paths, queue));
+  }
+  return {};
 }
 
 std::string leftovers_note(const config::Config& config) {

@@ -14,6 +14,11 @@
 
 namespace sluice::engine {
 
+// Whether a save leaves the state that is on NVMe in its store: run.checkpoint_in_place.
+inline bool saves_in_place(const MemoryPlan& plan) {
+  return plan.state.optimizer.in_place && plan.state.uses(offload::Tier::kNvme);
+}
+
 class SavedRun {
  public:
   virtual ~SavedRun() = default;
@@ -30,10 +35,7 @@ class SavedRun {
   virtual Result<std::uint64_t> save_together(const std::string& folder,
                                               const CheckpointState& state) = 0;
   bool has_other_ranks() const { return plan().ranks.world > 1; }
-  // Whether a save leaves the state that is on NVMe in its store: run.checkpoint_in_place.
-  bool saves_in_place() const {
-    return plan().state.optimizer.in_place && plan().state.uses(offload::Tier::kNvme);
-  }
+  bool saves_in_place() const { return engine::saves_in_place(plan()); }
   // For a save in place: the state after the last step, with all updates applied and written.
   virtual RunState settled_state() = 0;
 

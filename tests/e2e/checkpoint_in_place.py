@@ -234,6 +234,34 @@ class Stores(InPlace):
         self.assertEqual(self.checkpoints("run"), ["step-000000002", "step-000000003"])
         self.told("scrub", "run")
 
+    def test_give_way_to_a_run_that_overwrites_theirs(self):
+        self.run_file()
+        self.train("whole", in_place=False)
+        for in_place in (True, False):
+            with self.subTest(in_place=in_place):
+                self.train("run", "--steps", "2")
+                store = self.stores()
+                before = self.weights("run")
+                self.train("run", "--overwrite", "--set", "budget.cpu_gib=0.01", fails=True)
+                self.assertEqual((self.stores(), self.weights("run")), (store, before))
+                self.train("run", "--overwrite", in_place=in_place)
+                self.same_results("run")
+                self.assertEqual(self.stores(), store if in_place else [])
+                self.assertEqual(self.weights("run"), self.weights("whole"))
+                shutil.rmtree(self.path / "run")
+                for name in self.stores():
+                    shutil.rmtree(self.path / "nvme" / name)
+
+    def test_of_another_folder_stay_when_a_copy_of_their_run_is_overwritten(self):
+        self.run_file()
+        self.train("run", "--steps", "2")
+        store = self.stores()
+        before = self.weights("run")
+        shutil.copytree(self.path / "run", self.path / "twin")
+        self.train("twin", "--overwrite", "--steps", "1")
+        self.assertIn(store[0], self.stores())
+        self.assertEqual(self.weights("run"), before)
+
     def test_that_are_gone_or_damaged_are_named(self):
         self.run_file()
         self.train("run", "--steps", "4")

@@ -72,6 +72,25 @@ void judge_kind(const PathFacts& path, Finding& it) {
   }
 }
 
+// What the drive does and tells.
+void add_measured(const PathFacts& path, Finding& it) {
+  if (path.read_bytes_per_s && path.write_bytes_per_s) {
+    it.found += "; about " + gb(*path.read_bytes_per_s) + " GB/s read, " +
+                gb(*path.write_bytes_per_s) + " written";
+    it.values.emplace_back("read_bytes_per_s", *path.read_bytes_per_s);
+    it.values.emplace_back("write_bytes_per_s", *path.write_bytes_per_s);
+  }
+  if (path.health) {
+    it.found += "; " + std::to_string(path.health->used_percent) + "% of its endurance used, " +
+                engine::decimals(path.health->written_tb, 0) + " TB written";
+    it.values.emplace_back("endurance_used_percent",
+                           static_cast<std::int64_t>(path.health->used_percent));
+    it.values.emplace_back("written_tb", path.health->written_tb);
+  } else if (!path.health_problem.empty()) {
+    it.found += "; its wear is not known: " + path.health_problem;
+  }
+}
+
 Finding judge_path(const PathFacts& path, std::size_t number) {
   Finding it{.key = "path." + std::to_string(number), .subject = path.path};
   const std::string another = "Choose a folder on another drive.";
@@ -92,12 +111,7 @@ Finding judge_path(const PathFacts& path, std::size_t number) {
         "; the same file system as " + (path.same_as == "." ? "the working folder" : path.same_as);
     it.values.emplace_back("same_as", path.same_as);
   }
-  if (path.read_bytes_per_s && path.write_bytes_per_s) {
-    it.found += "; about " + gb(*path.read_bytes_per_s) + " GB/s read, " +
-                gb(*path.write_bytes_per_s) + " written";
-    it.values.emplace_back("read_bytes_per_s", *path.read_bytes_per_s);
-    it.values.emplace_back("write_bytes_per_s", *path.write_bytes_per_s);
-  }
+  add_measured(path, it);
   if (!path.problem.empty()) {
     it.found += "; " + path.problem;
     add_problem(it, State::kNotPossible, "No run can store files there.", another);

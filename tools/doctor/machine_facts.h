@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "aio/nvme_health.h"
+
 namespace sluice::doctor {
 
 // What this program was built with.
@@ -124,6 +126,8 @@ struct PathFacts {
   std::string same_as;  // an earlier path on the same file system, which was measured
   std::optional<double> read_bytes_per_s;
   std::optional<double> write_bytes_per_s;
+  std::optional<aio::NvmeHealth> health;  // of NVMe drives
+  std::string health_problem;             // why it is not known
 };
 
 struct MachineFacts {

@@ -1,5 +1,3 @@
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
 #include <algorithm>
@@ -16,6 +14,7 @@
 #include "aio/make_backend.h"
 #include "aio/memory_files.h"
 #include "aio/mount_table.h"
+#include "aio/nvme_health.h"
 #include "aio/real_file_system.h"
 #include "aio/storage_info.h"
 #include "aio/units.h"
@@ -37,16 +36,6 @@ bool is_on_network(const std::string& file_system) {
       "fuse", "wekafs", "panfs", "drvfs",    "pvfs2"};
   return file_system.starts_with("fuse.") ||
          std::find(kNames.begin(), kNames.end(), file_system) != kNames.end();
-}
-
-// The number of the block device that holds the folder. Some file systems (btrfs) have a number of
-// their own, and their mount names the device.
-std::string device_number_of(const aio::MountInfo& mount) {
-  struct stat status {};
-  if (mount.device.starts_with("/dev/") && ::stat(mount.device.c_str(), &status) == 0 &&
-      S_ISBLK(status.st_mode))
-    return std::to_string(major(status.st_rdev)) + ":" + std::to_string(minor(status.st_rdev));
-  return mount.device_number;
 }
 
 // A short measurement: the class of a drive, not what a plan is made from (sluice probe).
@@ -89,11 +78,18 @@ PathFacts look_at(const std::string& path, bool measures, const std::string& roo
   } else if (is_on_network(mount.file_system)) {
     facts.kind = DriveKind::kNetwork;
   } else {
-    const BlockDevice device = block_device(device_number_of(mount), root);
+    const BlockDevice device = block_device(aio::block_device_of(path), root);
     facts.kind = device.kind;
     facts.device = device.name;
     if (device.kind == DriveKind::kUnknown && storage.file_system.starts_with("overlay"))
       facts.kind = DriveKind::kOverlay;
+  }
+  if (facts.kind == DriveKind::kNvme) {
+    const auto health = aio::nvme_health({path});
+    if (health.ok())
+      facts.health = *health;
+    else
+      facts.health_problem = health.error().message();
   }
   // Memory is not measured: it would be called the fastest drive.
   if (measures && file.ok() && facts.kind != DriveKind::kMemory) measure(facts);

@@ -57,7 +57,8 @@ class RunFolder {
   Result<std::optional<engine::CheckpointEntry>> find_entry(const std::string& name) const;
 
   // Removes what the previous run left, and says so. Called right before the first step of a new
-  // run, which may be refused until then.
+  // run, which may be refused until then. A checkpoint in the run's store was removed before, after
+  // the plan (engine/preflight/leftovers.h).
   Status clear() const;
 
   // A file with unique content, which other processes look for by this path.

@@ -28,6 +28,7 @@
 #include "engine/preflight/preflight.h"
 #include "engine/preflight/shared_file_systems.h"
 #include "engine/run/run_checkpoints.h"
+#include "engine/run/saved_run.h"
 #include "engine/run/state_image.h"
 #include "engine/run/stored_state.h"
 #include "tools/session/plan_here.h"
@@ -48,14 +49,10 @@ std::vector<TierUsage> tiers_of(const engine::MemoryPlan& plan, const TierCapaci
 
 namespace {
 
-bool saves_in_place(const engine::MemoryPlan& plan) {
-  return plan.state.optimizer.in_place && plan.state.uses(offload::Tier::kNvme);
-}
-
 // The bytes that a save writes to the run's folder.
 std::uint64_t checkpoint_bytes(const engine::ModelLayout& model, const engine::MemoryPlan& plan) {
   std::uint64_t elements = model.trained_elements();
-  if (saves_in_place(plan)) {
+  if (engine::saves_in_place(plan)) {
     elements = 0;
     for (const offload::SubGroup& it : plan.state.optimizer.placement)
       if (it.tier != offload::Tier::kNvme) elements += it.elements;
@@ -83,7 +80,7 @@ void plan_checkpoint_copy(const config::Config& config, const engine::ModelLayou
                           const engine::MachineFacts& facts, PlannedRun& planned) {
   engine::MemoryPlan& plan = planned.memory;
   const config::Run& run = config.run;
-  if (plan.purpose != engine::RunPurpose::kTraining || saves_in_place(plan) ||
+  if (plan.purpose != engine::RunPurpose::kTraining || engine::saves_in_place(plan) ||
       run.checkpoint_background == Tristate::kOff ||
       (run.checkpoint_every_steps == 0 && run.checkpoint_minutes.value_or(0) == 0 &&
        !run.checkpoint_at_end && !run.keep_best))
@@ -150,7 +147,7 @@ engine::SavePlan saves_of(const config::Config& config,
                    .step_s = plan.step ? std::optional(plan.step->step_s) : std::nullopt,
                    .save_bytes_per_s =
                        plan.step ? save_speed(config.run.dir, plan.step->machine) : std::nullopt,
-                   .in_place = saves_in_place(plan.memory)});
+                   .in_place = engine::saves_in_place(plan.memory)});
   saves.background = plan.saves.background;
   if (saves.warning) log::warning(*saves.warning);
   notices << saves.schedule << "\n";
@@ -231,7 +228,7 @@ Result<PlannedRun> adopted_memory(const config::Config& config, const engine::Mo
     SLUICE_ASSIGN_OR_RETURN(as_before, placement.options(model, literal.ranks, literal.on_gpu));
   }
   SLUICE_ASSIGN_OR_RETURN(PlannedRun planned, literal_memory(config, model, as_before));
-  if (!saves_in_place(planned.memory)) return planned;  // the state leaves the store
+  if (!engine::saves_in_place(planned.memory)) return planned;  // the state leaves the store
   *options.notices << "the run keeps its placement, because it continues in the store of its "
                       "checkpoint (run.checkpoint_in_place)\n";
   SLUICE_RETURN_IF_ERROR(adopt_store(records, planned.memory));

@@ -19,6 +19,7 @@
 #include "engine/config/stored_config.h"
 #include "engine/device/gpu.h"
 #include "engine/device/host.h"
+#include "engine/preflight/leftovers.h"
 #include "engine/preflight/nvme_folders.h"
 #include "engine/profile/step_flops.h"
 #include "engine/run/stored_state.h"
@@ -329,6 +330,9 @@ Result<RunningTraining> begin_training(std::unique_ptr<const LocatedRun> located
                              .link = &environment.link};
   SLUICE_ASSIGN_OR_RETURN(PlannedRun planned,
                           plan_training(wanted.resolved.config, from.checkpoint, options));
+  // The new run's store has the name of the one that it replaces.
+  if (wanted.entry == RunFolder::Entry::kOverwrite)
+    SLUICE_RETURN_IF_ERROR(engine::remove_stored_run(wanted.resolved.config, folder.queue()));
   SLUICE_ASSIGN_OR_RETURN(auto run, set_up(*located, planned, options, environment.command));
   if (wanted.trace) run->trace().start(*wanted.trace);
   SLUICE_ASSIGN_OR_RETURN(auto checkpoints, make_checkpoints(*run, planned, folder));

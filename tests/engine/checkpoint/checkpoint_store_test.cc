@@ -6,6 +6,7 @@
 #include <random>
 
 #include "aio/sim_drive.h"
+#include "aio/small_file.h"
 #include "aio/virtual_loop.h"
 #include "engine/checkpoint/copy_checkpoint.h"
 #include "engine/checkpoint/remove_checkpoint.h"
@@ -276,6 +277,23 @@ TEST_F(CheckpointInStore, IsNotCopiedToTheNameOfAnotherStep) {
     EXPECT_THAT(copied.error().message(), HasSubstr("this one is step-000000012"));
   }
   ASSERT_OK(copy_checkpoint(*queue_, {.from = kPath, .to = "/run/step-000000012"}));
+}
+
+TEST_F(CheckpointInStore, IsCopiedOverNothingElse) {
+  for (const char* const name : {".", "..", "/run/.", "/"})
+    EXPECT_EQ(copy_checkpoint(*queue_, {.from = kPath, .to = name}).error().code(),
+              ErrorCode::kInvalidArgument)
+        << name;
+  const std::string begun = std::string(kCopy) + ".new";
+  ASSERT_OK(drive_.files().make_directories(begun));
+  ASSERT_OK(aio::write_small_file(*queue_, begun + "/thesis.tex", "mine"));
+  const auto copied = copy_checkpoint(*queue_, {.from = kPath, .to = kCopy});
+  ASSERT_FALSE(copied.ok());
+  EXPECT_EQ(copied.error().code(), ErrorCode::kAlreadyExists);
+  EXPECT_THAT(copied.error().message(), HasSubstr(begun + ", which contains thesis.tex"));
+  EXPECT_EQ(aio::read_small_file(*queue_, begun + "/thesis.tex", 100).value(), "mine");
+  ASSERT_OK(drive_.files().remove(begun + "/thesis.tex"));
+  ASSERT_OK(copy_checkpoint(*queue_, {.from = kPath, .to = kCopy}));  // a killed copy leaves this
 }
 
 // Copies of other kinds.

@@ -84,6 +84,14 @@ TEST_F(MarkedLeftovers, StayIfTheirRunIsNotTheOneThatResumes) {
   EXPECT_TRUE(stays());
 }
 
+TEST_F(MarkedLeftovers, AreNotRemovedWithARunWhoseCheckpointsDoNotNameThem) {
+  const auto backend = aio::make_backend_or_die(aio::BackendKind::kPosix, 1, 8);
+  const auto queue = aio::make_queue_or_die(*backend, {});
+  leave_store(/*named=*/true, config_.run.dir);
+  EXPECT_OK(remove_stored_run(config_, *queue));
+  EXPECT_TRUE(is_there());
+}
+
 // Each folder has one store, whatever its spelling.
 TEST_F(MarkedLeftovers, HaveTheNameOfTheFolderAndNotOfItsSpelling) {
   const std::string name = store_name(config_, "optimizer");

@@ -407,6 +407,18 @@ TEST_F(Judge, AddsUpWhatIsWrongWithAFolder) {
   EXPECT_THAT(it.found, AllOf(HasSubstr("6.00 GB/s read, 0.20 written"), HasSubstr("3G free")));
 }
 
+TEST_F(Judge, SaysHowWornADriveIsOrWhyItIsNotKnown) {
+  PathFacts& path = facts_.paths.front();
+  path.health = aio::NvmeHealth{.used_percent = 12, .written_tb = 340.4};
+  EXPECT_EQ(finding("path.0").state, State::kGood);
+  EXPECT_THAT(finding("path.0").found, HasSubstr("; 12% of its endurance used, 340 TB written"));
+  path.health.reset();
+  path.health_problem = "open of /dev/nvme0 failed";
+  EXPECT_EQ(finding("path.0").state, State::kGood);
+  EXPECT_THAT(finding("path.0").found,
+              HasSubstr("; its wear is not known: open of /dev/nvme0 failed"));
+}
+
 TEST_F(Judge, NeedsFoldersThatCanBeWritten) {
   PathFacts& path = facts_.paths.front();
   path.free_bytes = 4096;
