@@ -23,4 +23,8 @@ at::Tensor silu_gated(const at::Tensor& gate_and_up);
 // becomes that output, [..., F].
 void silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient);
 
+// The same with another activation of the gate.
+at::Tensor gated(const at::Tensor& gate_and_up, Activation activation);
+void gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient, Activation activation);
+
 }  // namespace sluice::engine
