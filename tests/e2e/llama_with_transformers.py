@@ -49,6 +49,13 @@ CASES = {
         "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
         "linear_key_head_dim": 16, "linear_value_head_dim": 12,
         "layer_types": ["linear_attention", "linear_attention", "full_attention"]}),
+    # With a padding token, the row of that one would have no gradient as an input.
+    "gemma3": ("Gemma3TextConfig", {
+        "pad_token_id": None, "head_dim": 16, "sliding_window": 7, "query_pre_attn_scalar": 24,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}}),
 }
 OTHERS = {
     "ministral": ("MinistralConfig", {"sliding_window": 9, "head_dim": 12,
