@@ -9,6 +9,7 @@
 
 #include "aio/bounded_json.h"
 #include "aio/check.h"
+#include "engine/model/gemma3/gemma3_family.h"
 #include "engine/model/gpt2/gpt2_family.h"
 #include "engine/model/llama/llama_family.h"
 #include "engine/model/qwen3_5/qwen3_5_family.h"
@@ -18,7 +19,7 @@ namespace {
 
 std::vector<const ModelFamily*>& table() {
   static std::vector<const ModelFamily*> families = {&gpt2_family(), &llama_family(),
-                                                     &qwen3_5_family()};
+                                                     &qwen3_5_family(), &gemma3_family()};
   return families;
 }
 

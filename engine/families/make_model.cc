@@ -6,6 +6,7 @@
 
 #include "engine/families/families.h"
 #include "engine/model/decoder/decoder_units.h"
+#include "engine/model/gemma3/gemma3_shape.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/llama/llama_layout.h"
 #include "engine/model/llama/llama_shape.h"
@@ -13,6 +14,10 @@
 
 namespace sluice::engine {
 namespace {
+
+ModelUnits gemma3_units(const ModelOptions& options) {
+  return make_decoder_units(gemma3_spec(options.shape), options);
+}
 
 ModelUnits gpt2_units(const ModelOptions& options) {
   return make_decoder_units(gpt2_spec(options.shape), options);
@@ -28,6 +33,7 @@ ModelUnits qwen3_5_units(const ModelOptions& options) {
 
 std::map<std::string, MakeUnits, std::less<>>& table() {
   static std::map<std::string, MakeUnits, std::less<>> makers = {
+      {std::string(kGemma3Family), &gemma3_units},
       {std::string(kGpt2Family), &gpt2_units},
       {std::string(kLlamaFamily), &llama_units},
       {std::string(kQwen35Family), &qwen3_5_units}};

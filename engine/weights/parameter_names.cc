@@ -36,7 +36,8 @@ std::string_view ParameterNames::ours(std::string_view name_in_file) const {
   // The prefixes of torch.compile and DistributedDataParallel.
   for (const std::string_view wrapper : {"module.", "_orig_mod.", "module."})
     if (name_in_file.starts_with(wrapper)) name_in_file.remove_prefix(wrapper.size());
-  for (const std::string_view start : {prefix, part})
+  // The part's prefix is its own before transformers 4.52: "language_model.model.".
+  for (const std::string_view start : {prefix, part, part.empty() ? part : prefix})
     if (name_in_file.starts_with(start)) name_in_file.remove_prefix(start.size());
   return name_in_file;
 }

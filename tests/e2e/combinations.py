@@ -53,7 +53,7 @@ Outcome = collections.namedtuple("Outcome", "kind text")  # "same", "refused" or
 
 def draw_model(draw):
     family = draw.choice(("gpt2", "llama", "llama", "mistral", "qwen2", "qwen3", "qwen3",
-                          "qwen3_moe", "mixtral", "gpt_oss", "qwen3_5"))
+                          "qwen3_moe", "mixtral", "gpt_oss", "qwen3_5", "gemma3"))
     heads = draw.choice((2, 4))
     model = {"model.preset": "custom", "model.layers": draw.choice((2, 3)), "model.heads": heads,
              "model.hidden": heads * draw.choice((8, 10, 16)), "model.vocab": VOCAB,
@@ -62,6 +62,13 @@ def draw_model(draw):
     if family == "gpt2":
         return {**model, "model.family": "gpt2", "model.dropout": draw.choice((0, 0.1)),
                 "model.activation": draw.choice(("gelu_new", "gelu", "relu"))}
+    if family == "gemma3":
+        return {**model, "model.family": "gemma3", "model.kv_heads": draw.choice((1, heads)),
+                "model.head_dim": draw.choice((8, 16)), "model.ffn_multiplier": draw.choice((2, 3)),
+                "model.window": draw.choice((3, 9)), "model.full_interval": draw.choice((1, 2, 6)),
+                "model.rope_factor": draw.choice((1, 8)),
+                "model.tied_head": draw.choice(("true", "false")),
+                "model.attention_bias": draw.choice(("true", "false"))}
     if family == "qwen3_5":
         keys = draw.choice((1, 2))
         return {**model, "model.family": "qwen3_5", "model.kv_heads": draw.choice((1, heads)),

@@ -51,6 +51,13 @@ CASES = {
         "layer_types": ["linear_attention", "linear_attention", "full_attention"]}),
     "gpt_oss": ("GptOssConfig", {"head_dim": 16, "num_local_experts": 5, "num_experts_per_tok": 2,
                                  "sliding_window": 7}),
+    # With a padding token, the row of that one would have no gradient as an input.
+    "gemma3": ("Gemma3TextConfig", {
+        "pad_token_id": None, "head_dim": 16, "sliding_window": 7, "query_pre_attn_scalar": 24,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}}),
 }
 OTHERS = {
     "ministral": ("MinistralConfig", {"sliding_window": 9, "head_dim": 12,

@@ -28,6 +28,8 @@ RECIPES = {
     "qwen2": {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "v_proj"], "use_rslora": True},
     "qwen3": {"r": 5, "lora_alpha": 5, "target_modules": ["k_proj", "o_proj", "up_proj",
                                                           "down_proj"]},
+    "gemma3": {"r": 3, "lora_alpha": 6, "target_modules": ["q_proj", "o_proj", "gate_proj",
+                                                           "down_proj"]},
     "qwen3_5": {"r": 3, "lora_alpha": 6, "target_modules": ["q_proj", "in_proj_qkv", "in_proj_a",
                                                             "out_proj", "up_proj"]},
 }

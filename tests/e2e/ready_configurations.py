@@ -73,6 +73,13 @@ BASES = {
                          "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128,
                          "swiglu_limit": 7.0, "tie_word_embeddings": False, "vocab_size": 201088,
                          "quantization_config": {"quant_method": "mxfp4"}},
+    "gemma3_12b_24gb": {"model_type": "gemma3", "architectures": [
+        "Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106], "vision_config": {},
+        "text_config": {"model_type": "gemma3_text", "hidden_size": 3840,
+                        "intermediate_size": 15360, "num_attention_heads": 16,
+                        "num_hidden_layers": 48, "num_key_value_heads": 8,
+                        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                        "sliding_window": 1024}},
     "llama3_8b_24gb": {"model_type": "llama", "architectures": ["LlamaForCausalLM"],
                        "attention_bias": False, "hidden_act": "silu", "hidden_size": 4096,
                        "intermediate_size": 14336, "max_position_embeddings": 131072,
@@ -180,6 +187,8 @@ class ReadyConfigurations(SluiceRuns):
             experts = {"experts": 4, "experts_per_token": 2} if architecture in (
                 "qwen3_moe", "gpt_oss") else {}
             model = {"family": "llama", "architecture": architecture, **experts}
+            if architecture == "gemma3":
+                model = {"family": architecture, "head_dim": 16, "window": 8, "full_interval": 2}
             if architecture == "qwen3_5":
                 model = {"family": architecture, "head_dim": 16, "attention_interval": 2,
                          "delta_key_heads": 1, "delta_value_heads": 2, "delta_key_dim": 8,

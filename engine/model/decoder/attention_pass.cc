@@ -144,6 +144,17 @@ Attended AttentionPass::attend_in_parts(at::Tensor& qkv) const {
   return all;
 }
 
+// The branch, after its norm if it has one. `kept`: may be null.
+at::Tensor AttentionPass::normed_branch(at::Tensor branch, Kept* kept) const {
+  if (!pass_.spec.norms_branches()) return branch;
+  Normed normed = pass_.norm(pass_.places.branch_norms[0]).normed(pass_.w, branch);
+  if (kept != nullptr) {
+    kept->branch = std::move(branch);
+    kept->branch_rstd = std::move(normed.rstd);
+  }
+  return std::move(normed.output);
+}
+
 at::Tensor AttentionPass::forward(Kept& kept, bool keep) const {
   at::Tensor qkv = normed_product(kept);
   Attended attended = parts_ > 1 ? attend_in_parts(qkv) : attention(turned(qkv), options_);
@@ -152,7 +163,7 @@ at::Tensor AttentionPass::forward(Kept& kept, bool keep) const {
   at::Tensor branch = projection_.output(
       kept.gate.defined() ? sigmoid_gated(attended.output, kept.gate) : attended.output);
   if (keep) kept.attended = std::move(attended);
-  return branch;
+  return normed_branch(std::move(branch), keep ? &kept : nullptr);
 }
 
 at::Tensor AttentionPass::extend(KvCache& cache) const {
@@ -166,7 +177,8 @@ at::Tensor AttentionPass::extend(KvCache& cache) const {
                                 : attend_last({heads.query, cache.keys(layer_, positions),
                                                cache.values(layer_, positions)},
                                               options_);
-  return projection_.output(kept.gate.defined() ? sigmoid_gated(output, kept.gate) : output);
+  return normed_branch(
+      projection_.output(kept.gate.defined() ? sigmoid_gated(output, kept.gate) : output), nullptr);
 }
 
 // ---- backward
@@ -176,14 +188,24 @@ bool AttentionPass::sums_bias_with_heads() const {
   return !turns_ && parts_ == 1 && pass_.places.qkv.parts == 1;
 }
 
+// The gradient of the last product, also added to that of its bias.
+at::Tensor AttentionPass::branch_gradient(Kept& kept, const at::Tensor& grad_middle,
+                                          const UnitViews& gradients) const {
+  const Dropout dropout = pass_.residual_dropout(DropoutSite::kProjection);
+  const at::Tensor bias = gradient_of(gradients, pass_.places.projection.bias);
+  if (!pass_.spec.norms_branches()) return drop_and_accumulate(grad_middle, dropout, bias);
+  const at::Tensor branch = std::exchange(kept.branch, {});
+  return drop_and_accumulate(
+      pass_.branch_norm_backward(0, with_dropout(grad_middle, dropout), branch,
+                                 std::exchange(kept.branch_rstd, {}), gradients),
+      {}, bias);
+}
+
 // Replaces the gate by its gradient.
 at::Tensor AttentionPass::attended_gradient(const at::Tensor& attended, const at::Tensor& gate,
-                                            const at::Tensor& grad_middle,
+                                            const at::Tensor& grad_branch,
                                             const UnitViews& gradients) const {
-  const at::Tensor dropped =
-      drop_and_accumulate(grad_middle, pass_.residual_dropout(DropoutSite::kProjection),
-                          gradient_of(gradients, pass_.places.projection.bias));
-  const ProductsPass::Backward projection(projection_, dropped);
+  const ProductsPass::Backward projection(projection_, grad_branch);
   projection.put_matrices(gradients, gate.defined() ? sigmoid_gated(attended, gate) : attended,
                           pass_.context.overwrites);
   at::Tensor gradient = projection.input_gradient();
@@ -201,11 +223,11 @@ void AttentionPass::norm_heads_backward(at::Tensor& gradient, const at::Tensor& 
 // Returns the gradient of `qkv`; without norms of heads, that of the rotated ones.
 at::Tensor AttentionPass::backward_whole(Kept& kept, const at::Tensor& grad_middle,
                                          const UnitViews& gradients) const {
+  at::Tensor gradient = branch_gradient(kept, grad_middle, gradients);
   const at::Tensor qkv = std::move(kept.qkv);
-  at::Tensor gradient;
   {
     const Attended attended = std::move(kept.attended);
-    gradient = attended_gradient(attended.output, kept.gate, grad_middle, gradients);
+    gradient = attended_gradient(attended.output, kept.gate, gradient, gradients);
     const at::Tensor bias =
         sums_bias_with_heads() ? gradient_of(gradients, pass_.places.qkv.bias) : at::Tensor();
     gradient = attention_backward(gradient, turned_heads(qkv, options_.heads), attended, options_,
@@ -219,11 +241,11 @@ at::Tensor AttentionPass::backward_whole(Kept& kept, const at::Tensor& grad_midd
 // The same, but in the memory of `qkv`.
 at::Tensor AttentionPass::backward_in_parts(Kept& kept, const at::Tensor& grad_middle,
                                             const UnitViews& gradients) const {
+  at::Tensor grad_output = branch_gradient(kept, grad_middle, gradients);
   at::Tensor qkv = std::move(kept.qkv);
   const Attended attended = std::move(kept.attended);
   const at::Tensor& sums = attended.logsumexp;
-  const at::Tensor grad_output =
-      attended_gradient(attended.output, kept.gate, grad_middle, gradients);
+  grad_output = attended_gradient(attended.output, kept.gate, grad_output, gradients);
   for_each_part([&](std::int64_t index, const HeadPart& part, const AttentionOptions& options) {
     const at::Tensor packed = part.packed(qkv);
     const Attended some = {.output = part.queries(attended.output).contiguous(),

@@ -33,6 +33,8 @@ class AttentionPass {
     at::Tensor qkv;   // after the rotation; with norms of heads, before these
     at::Tensor gate;  // of the output; undefined without one
     Attended attended;
+    at::Tensor branch;       // before its norm; undefined without one
+    at::Tensor branch_rstd;  // the norm's
   };
 
   // Returns the branch, without its dropout. `keep`: fills `kept`.
@@ -51,8 +53,11 @@ class AttentionPass {
   template <typename Visit>
   void for_each_part(const Visit& visit) const;
   Attended attend_in_parts(at::Tensor& qkv) const;
+  at::Tensor normed_branch(at::Tensor branch, Kept* kept) const;
+  at::Tensor branch_gradient(Kept& kept, const at::Tensor& grad_middle,
+                             const UnitViews& gradients) const;
   at::Tensor attended_gradient(const at::Tensor& attended, const at::Tensor& gate,
-                               const at::Tensor& grad_middle, const UnitViews& gradients) const;
+                               const at::Tensor& grad_branch, const UnitViews& gradients) const;
   at::Tensor backward_whole(Kept& kept, const at::Tensor& grad_middle,
                             const UnitViews& gradients) const;
   at::Tensor backward_in_parts(Kept& kept, const at::Tensor& grad_middle,

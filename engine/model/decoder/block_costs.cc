@@ -57,10 +57,12 @@ Flops block_flops(const BlockSpec& block, const AdapterNumbers& adapters, std::i
   // If backward computes the feed-forward's first products in pieces, recompute() does not. Their
   // adapters are not counted here.
   const double in_pieces = RowPieces(tokens, block.piece_rows).cut() ? router + mlp_in : 0;
+  // The norm of the last branch needs what recompute() leaves out.
+  const double in_norm = block.norms_branches() ? mlp_out : 0;
   // Attention is two products in forward. Backward computes the scores again, and four more
   // products.
   return {.forward = weights + added + 2 * scores,
-          .backward = weights + gradients + 5 * scores + in_pieces,
+          .backward = weights + gradients + 5 * scores + in_pieces + in_norm,
           .recompute = weights + added - mlp_out + 2 * scores - in_pieces};
 }
 
@@ -92,10 +94,11 @@ Traffic block_traffic(const BlockSpec& block, std::int64_t number_bytes) {
   const double biases = block.norm == NormKind::kLayer ? 9 * hidden : 0;
   const double in_forward = block.mlp.gated ? 3 * mlp : 2 * mlp;
   const double in_backward = block.mlp.gated ? 6 * mlp : 4 * mlp;
+  const double norms = block.norms_branches() ? 4 * hidden : 0;  // two more
   const Traffic experts = experts_traffic(block, number_bytes);
-  return {.forward =
-              width * (10 * hidden + heads + gates + in_forward) + experts.forward + delta.forward,
-          .backward = width * (8 * hidden + biases + heads + 2 * gates + in_backward) +
+  return {.forward = width * (10 * hidden + norms + heads + gates + in_forward) + experts.forward +
+                     delta.forward,
+          .backward = width * (8 * hidden + 2 * norms + biases + heads + 2 * gates + in_backward) +
                       experts.backward + delta.backward};
 }
 
@@ -104,8 +107,10 @@ std::uint64_t block_saved_bytes(const BlockSpec& block, const PassShape& pass) {
   const bool cut = RowPieces(pass.rows(), block.piece_rows).cut();
   // A mean and a reciprocal deviation, or one number, of both norms or of the first.
   const std::int64_t of_norm = block.norm == NormKind::kLayer ? 2 : 1;
-  const std::int64_t statistics = of_norm * (cut ? 1 : 2);
-  const std::int64_t numbers = block.mixer_in_width() + block.mixer_width() + block.hidden +
+  const std::int64_t branches = block.norms_branches() ? 1 : 0;  // with a norm: attention's
+  const std::int64_t statistics = of_norm * ((cut ? 1 : 2) + branches);
+  const std::int64_t numbers = block.mixer_in_width() + block.mixer_width() +
+                               (1 + branches) * block.hidden +
                                (cut ? 0 : block.mlp_in_width() + block.experts.count);
   const std::int64_t sums = block.delta.exists() ? 0 : block.attention.heads;
   return static_cast<std::uint64_t>(

@@ -81,8 +81,14 @@ class BlockMemory {
     if (block_.experts.exist()) return experts_bytes(pass);
     const std::uint64_t bias = mlp.bias ? bias_sum_bytes(pass, mlp.in_width(), options_.cpu) : 0;
     if (!mlp.gated) return numbers_bytes(pass, mlp.width) + std::max(bias, copies(mlp.width));
-    const std::int64_t width = mlp.width * (fuses_rows(pass, options_, mlp.width) ? 1 : kCopies);
-    return std::max({numbers_bytes(pass, width), numbers_bytes(pass, mlp.width) + copies(mlp.width),
+    const bool fuses = mlp.activation == Activation::kSilu && fuses_rows(pass, options_, mlp.width);
+    const std::int64_t width = mlp.width * (fuses ? 1 : kCopies);
+    const std::uint64_t held = branch_norm_bytes(pass, 1);  // the last product's gradient
+    const std::uint64_t norm = std::max(
+        branch_norm_bytes(pass, 1) + numbers_bytes(pass, mlp.width) + copies(block_.hidden),
+        branch_norm_bytes(pass, 3) + norm_bytes(pass));
+    return std::max({block_.norms_branches() ? norm : 0, held + numbers_bytes(pass, width),
+                     held + numbers_bytes(pass, mlp.width) + copies(mlp.width),
                      numbers_bytes(pass, 2 * block_.hidden) +
                          std::max({norm_bytes(pass), bias, copies(mlp.in_width())})});
   }
@@ -100,11 +106,25 @@ class BlockMemory {
   std::uint64_t mixer_bytes() const {
     if (block_.delta.exists()) return delta_bytes();
     const std::int64_t gate = attention_.gate_width();
-    if (gate == 0) return attention_bytes();
+    if (gate == 0) return std::max(attention_bytes(), branch_bytes());
     constexpr std::int64_t kGates = 4;
     return std::max(attention_bytes() + numbers_bytes(pass_, pieces_.cut() ? gate : 2 * gate),
                     numbers_bytes(pass_, block_.hidden + attention_.in_width() +
                                              attention_.qkv_width() + kGates * gate));
+  }
+
+  // Rows of a branch with a norm.
+  std::uint64_t branch_norm_bytes(const PassShape& pass, std::int64_t rows) const {
+    return block_.norms_branches() ? numbers_bytes(pass, rows * block_.hidden) : 0;
+  }
+
+  // The backward of the norm of attention's branch: the residual stream's gradient, the branch and
+  // two more of its size, and what is saved for attention.
+  std::uint64_t branch_bytes() const {
+    if (!block_.norms_branches()) return 0;
+    return numbers_bytes(pass_,
+                         4 * block_.hidden + attention_.qkv_width() + attention_.query_width()) +
+           statistics_bytes() + norm_bytes(pass_);
   }
 
   // The residual stream's gradient; products and their gradient; the convolution's output with its

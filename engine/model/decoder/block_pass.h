@@ -3,7 +3,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "engine/model/decoder/block_norm.h"
 #include "engine/model/decoder/block_spec.h"
@@ -33,6 +35,14 @@ struct BlockPass {
   }
   BlockNorm norm(const NormPlaces& of) const {
     return {.kind = spec.norm, .epsilon = spec.epsilon, .places = of};
+  }
+  // Through the norm of what a branch adds. `input`: the norm's; `gradient` stays as it is.
+  at::Tensor branch_norm_backward(std::size_t branch, const at::Tensor& gradient,
+                                  const at::Tensor& input, at::Tensor rstd,
+                                  const UnitViews& gradients) const {
+    return norm(places.branch_norms[branch])
+        .backward(w, gradients, gradient.clone(), input, {.rstd = std::move(rstd)},
+                  /*residual=*/{});
   }
   Dropout residual_dropout(DropoutSite site) const {
     return dropout_at(context, site, spec.residual_dropout);

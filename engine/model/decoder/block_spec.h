@@ -43,9 +43,11 @@ struct AttentionSpec {
 
   bool scales = true;            // divides scores by sqrt(head_dim)
   bool scales_by_layer = false;  // and by layer + 1
+  double query_scalar = 0;       // instead, divides them by its root; 0: none
 
   // The factor of the scores in block `layer`; nothing: 1 / sqrt(head_dim), as elsewhere.
   std::optional<double> scale(std::int64_t layer) const {
+    if (query_scalar > 0) return 1 / std::sqrt(query_scalar);
     if (scales && !scales_by_layer) return std::nullopt;
     double factor = scales ? 1 / std::sqrt(static_cast<double>(head_dim)) : 1;
     if (scales_by_layer) factor /= static_cast<double>(layer + 1);
@@ -75,7 +77,7 @@ struct MlpSpec {
   std::int64_t width = 0;
   bool gated = false;  // a second product of the input is multiplied by the activation
   bool bias = false;
-  Activation activation = Activation::kSilu;  // a gate's is kSilu
+  Activation activation = Activation::kSilu;  // of the gate, if there is one
 
   std::int64_t in_width() const { return gated ? 2 * width : width; }
 };
@@ -122,13 +124,14 @@ struct BlockNames {
   std::string_view norm2;
   std::array<std::string_view, 2> head_norms;  // of queries, of keys
   DeltaNames delta = {};
+  std::array<std::string_view, 2> branch_norms = {};  // of what each branch adds; or none
 
   bool has_packed_qkv() const { return qkv[1].empty(); }
 };
 
 struct BlockSpec {
   std::int64_t hidden = 0;
-  NormKind norm = NormKind::kLayer;  // before attention, and before the feed-forward
+  NormKind norm = NormKind::kLayer;  // of all norms but those of heads
   AttentionSpec attention;           // unused with a delta rule
   DeltaSpec delta;                   // instead of `attention`
   MlpSpec mlp;                       // unused with experts
@@ -144,6 +147,8 @@ struct BlockSpec {
   double epsilon = 0;                    // of all norms
   double residual_dropout = 0;           // of what a branch adds to the residual stream
 
+  // Whether a branch's output has a norm before it is added to the residual stream.
+  bool norms_branches() const { return !names.branch_norms[0].empty(); }
   // Numbers of a token after the feed-forward's activation, and before it; of all its experts.
   std::int64_t mlp_width() const {
     return experts.exist() ? experts.per_token * experts.width : mlp.width;
@@ -182,14 +187,19 @@ struct DecoderSpec {
   std::string_view position_embedding;  // empty without learned positions
   std::string_view final_norm;
   double embedding_dropout = 0;
+  double embedding_scale = 1;  // multiplies rows of the token embedding, rounded to their dtype
   LayerWindow window;
+  Rope window_rope;                     // of the blocks that have it; if it exists
   std::int64_t attention_interval = 1;  // so many blocks end with one that attends
   DeltaSpec delta;                      // of the others
 
   bool attends(std::int64_t layer) const { return (layer + 1) % attention_interval == 0; }
   BlockSpec block_at(std::int64_t layer) const {
     BlockSpec spec = block;
-    if (window.has(layer)) spec.attention.window = window.tokens;
+    if (window.has(layer)) {
+      spec.attention.window = window.tokens;
+      if (window_rope.exists()) spec.attention.rope = window_rope;
+    }
     if (!attends(layer)) spec.delta = delta;
     return spec;
   }

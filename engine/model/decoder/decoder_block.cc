@@ -29,7 +29,9 @@ enum SavedTensor : std::size_t {
   kInner,
   kRouterLogits,  // with experts, instead of kInner
   kGateAndUp,
-  kOutputGate
+  kOutputGate,
+  kBranch,
+  kBranchRstd
 };
 
 // The results of a forward pass, except the last product and what is cheap to recompute.
@@ -54,7 +56,9 @@ std::vector<at::Tensor> pack(const Kept& kept) {
           kept.feed_forward.inner,
           kept.feed_forward.experts.logits,
           kept.feed_forward.experts.gate_and_up,
-          kept.attention.gate};
+          kept.attention.gate,
+          kept.attention.branch,
+          kept.attention.branch_rstd};
 }
 
 Kept take(Saved& saved) {
@@ -62,7 +66,9 @@ Kept take(Saved& saved) {
                              .qkv = saved.take(kQkv),
                              .gate = saved.take(kOutputGate),
                              .attended = {saved.take(kAttended), saved.take(kLogsumexp),
-                                          saved.take(kPhiloxSeed), saved.take(kPhiloxOffset)}},
+                                          saved.take(kPhiloxSeed), saved.take(kPhiloxOffset)},
+                             .branch = saved.take(kBranch),
+                             .branch_rstd = saved.take(kBranchRstd)},
                .middle = saved.take(kMiddle),
                .feed_forward = {.norm = {{}, saved.take(kMean2), saved.take(kRstd2)},
                                 .inner = saved.take(kInner),
@@ -95,7 +101,8 @@ DecoderBlock::DecoderBlock(const BlockSpec& spec, const LoraRecipe& lora, std::i
       rotary_(spec.attention.rope, spec.attention.head_dim) {
   SLUICE_CHECK(rotary_.exists() || !spec.attention.head_norms,
                "norms of heads are computed together with the rotation");
-  SLUICE_CHECK(!spec.mlp.gated || spec.mlp.activation == Activation::kSilu, "a gate is a SiLU");
+  SLUICE_CHECK(!spec.norms_branches() || (spec.mlp.gated && !spec.delta.exists()),
+               "branches with norms are attention and a gated feed-forward");
 }
 
 bool DecoderBlock::keys_depend_on_length(std::int64_t tokens) const {

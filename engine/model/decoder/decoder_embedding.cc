@@ -2,6 +2,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/sum.h>
 
 #include "engine/model/decoder/decoder_layout.h"
@@ -30,18 +31,29 @@ void accumulate_positions(const at::Tensor& gradient, const at::Tensor& rows,
     accumulate_rows(gradient, documents->positions.flatten(), rows.flatten(0, 1));
 }
 
+// A factor as transformers keeps it: in fp32, and then in the dtype of the weights.
+double rounded(double factor, at::ScalarType dtype) {
+  return at::scalar_tensor(static_cast<float>(factor), at::dtype(dtype)).item<double>();
+}
+
 }  // namespace
 
 DecoderEmbedding::DecoderEmbedding(const DecoderSpec& spec, std::int64_t padded_vocab)
     : ModelUnit(embedding_layout(spec, padded_vocab)),
       token_(token_parameter(spec)),
       has_positions_(spec.positions > 0),
+      scale_(spec.embedding_scale),
       dropout_(spec.embedding_dropout) {}
+
+at::Tensor DecoderEmbedding::rows(const at::Tensor& table, const at::Tensor& tokens) const {
+  at::Tensor of_tokens = at::embedding(table, tokens);
+  return scale_ == 1 ? of_tokens : of_tokens.mul_(rounded(scale_, table.scalar_type()));
+}
 
 at::Tensor DecoderEmbedding::forward(const PassContext& context, const UnitViews& parameters,
                                      const at::Tensor& input, Saved* /*saved*/) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  at::Tensor sum = at::embedding(parameters[token_], input);
+  at::Tensor sum = rows(parameters[token_], input);
   if (has_positions_) add_positions(sum, parameters[kPositionParameter], context.documents);
   drop_in_place(sum, dropout_at(context, DropoutSite::kEmbedding, dropout_));
   return sum;
@@ -56,8 +68,9 @@ at::Tensor DecoderEmbedding::backward(const PassContext& context, const UnitView
                                       const UnitViews& gradients) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   if (!gradients[token_].defined()) return {};  // not trained
-  const at::Tensor grad =
+  at::Tensor grad =
       with_dropout(grad_output, dropout_at(context, DropoutSite::kEmbedding, dropout_));
+  if (scale_ != 1) grad = grad.mul(rounded(scale_, grad.scalar_type()));
   if (has_positions_) accumulate_positions(gradients[kPositionParameter], grad, context.documents);
   accumulate_rows(gradients[token_], input.flatten(), grad.flatten(0, 1));
   return {};
@@ -66,7 +79,7 @@ at::Tensor DecoderEmbedding::backward(const PassContext& context, const UnitView
 at::Tensor DecoderEmbedding::extend(const UnitViews& parameters, const at::Tensor& input,
                                     KvCache& cache) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  at::Tensor sum = at::embedding(parameters[token_], input);
+  at::Tensor sum = rows(parameters[token_], input);
   if (!has_positions_) return sum;
   const std::int64_t tokens = cache.length() + input.size(1);
   TORCH_CHECK(tokens <= cache.capacity(), "a sequence of ", tokens,

@@ -1,5 +1,5 @@
-// DecoderEmbedding: token ids [B, T] to rows of the token embedding, plus learned positions if
-// there are any, then dropout.
+// DecoderEmbedding: token ids [B, T] to rows of the token embedding, perhaps scaled, plus learned
+// positions if there are any, then dropout.
 #pragma once
 
 #include "engine/model/decoder/block_spec.h"
@@ -24,6 +24,9 @@ class DecoderEmbedding final : public ModelUnit {
  private:
   int token_;
   bool has_positions_;
+  at::Tensor rows(const at::Tensor& table, const at::Tensor& tokens) const;
+
+  double scale_;
   double dropout_;
 };
 

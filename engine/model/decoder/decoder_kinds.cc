@@ -17,6 +17,7 @@ class EmbeddingKind final : public UnitKind {
       : UnitKind("embedding", UnitRole::kEmbedding),
         hidden_(spec.block.hidden),
         tables_(spec.positions > 0 ? 2 : 1),
+        is_scaled_(spec.embedding_scale != 1),
         is_trained_(is_trained) {}
 
   Flops flops(std::int64_t /*tokens*/) const override { return {}; }
@@ -30,16 +31,18 @@ class EmbeddingKind final : public UnitKind {
             .backward = is_trained_ ? hidden * tables * (width + 2 * kFp32Bytes) : 0};
   }
   // The output and, with positions, rows of both tables, or what dropout makes of their sum; or the
-  // gradient, also in fp32.
+  // gradient, also scaled and in fp32.
   std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& /*options*/) const override {
     const std::int64_t rows = tables_ > 1 ? 3 : 1;
-    const std::int64_t bytes = std::max(rows * pass.number_bytes, pass.number_bytes + kFp32Bytes);
+    const std::int64_t bytes =
+        std::max(rows * pass.number_bytes, (is_scaled_ ? 2 : 1) * pass.number_bytes + kFp32Bytes);
     return static_cast<std::uint64_t>(pass.rows() * hidden_ * bytes);
   }
 
  private:
   std::int64_t hidden_;
   std::int64_t tables_;
+  bool is_scaled_;
   bool is_trained_;
 };
 

@@ -238,6 +238,9 @@ PlacedBlock placed_block(const BlockSpec& block, std::int64_t layer) {
   places.norm1 = made.norm(block.names.norm1, block.hidden, block.norm);
   if (block.vectors_by_branch) biases(0, kOfAttention);
   places.norm2 = made.norm(block.names.norm2, block.hidden, block.norm);
+  if (block.norms_branches())
+    for (std::size_t i = 0; i < places.branch_norms.size(); ++i)
+      places.branch_norms[i] = made.norm(block.names.branch_norms[i], block.hidden, block.norm);
   if (block.delta.exists()) {
     made.delta_vectors(places, block);
   } else if (block.attention.head_norms) {

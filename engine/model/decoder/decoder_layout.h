@@ -53,6 +53,7 @@ struct BlockParameters {
   int sinks = kNoParameter;  // [heads]
   NormPlaces norm1;
   NormPlaces norm2;
+  std::array<NormPlaces, 2> branch_norms;
   int query_norm = kNoParameter;   // of the heads; the keys' norm follows
   int convolution = kNoParameter;  // of a delta rule: [qkv_width, 1, taps]
   int decay_bias = kNoParameter;   // [value_heads]; the decay's rate follows

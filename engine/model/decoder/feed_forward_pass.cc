@@ -31,14 +31,20 @@ FeedForwardPass::Kept FeedForwardPass::begin(at::Tensor& middle, const at::Tenso
 
 at::Tensor FeedForwardPass::activated(const at::Tensor& inner) const {
   const MlpSpec& mlp = pass_.spec.mlp;
-  return mlp.gated ? silu_gated(inner) : activate(inner, mlp.activation);
+  return mlp.gated ? gated(inner, mlp.activation) : activate(inner, mlp.activation);
 }
 
 at::Tensor FeedForwardPass::output_of(Kept kept, std::int64_t first_row) const {
-  if (experts_) return experts_->output(kept.experts);
-  const at::Tensor activation = activated(kept.inner);
-  kept.inner.reset();
-  return out_from(first_row).output(activation);
+  at::Tensor output;
+  if (experts_) {
+    output = experts_->output(kept.experts);
+  } else {
+    const at::Tensor activation = activated(kept.inner);
+    kept.inner.reset();
+    output = out_from(first_row).output(activation);
+  }
+  if (!pass_.spec.norms_branches()) return output;
+  return pass_.norm(pass_.places.branch_norms[1]).normed(pass_.w, output).output;
 }
 
 at::Tensor FeedForwardPass::finish(Kept kept, const at::Tensor& middle) const {
@@ -63,16 +69,26 @@ at::Tensor FeedForwardPass::output_in_pieces(const at::Tensor& middle) const {
 void FeedForwardPass::activated_backward(at::Tensor& inner, at::Tensor& gradient,
                                          const UnitViews& gradients) const {
   const MlpSpec& mlp = pass_.spec.mlp;
-  if (mlp.gated) return silu_gated_backward(inner, gradient);
+  if (mlp.gated) return gated_backward(inner, gradient, mlp.activation);
   activate_backward(inner, gradient, mlp.activation,
                     gradient_of(gradients, pass_.places.mlp_in.bias));
   std::swap(inner, gradient);
+}
+
+// Replaces the gradient of the branch by that of its last product, whose output is computed again.
+void FeedForwardPass::norm_backward(Rows& rows, const at::Tensor& inner,
+                                    const UnitViews& gradients) const {
+  const at::Tensor output = out_from(rows.first).output(activated(inner));
+  at::Tensor rstd = pass_.norm(pass_.places.branch_norms[1]).normed(pass_.w, output).rstd;
+  rows.dropped = pass_.branch_norm_backward(1, rows.dropped.view_as(output), output,
+                                            std::move(rstd), gradients);
 }
 
 at::Tensor FeedForwardPass::dense_backward(Rows& rows, at::Tensor inner,
                                            const UnitViews& gradients) const {
   const bool overwrites = pass_.context.overwrites && rows.first == 0;
   const bool gated = pass_.spec.mlp.gated;
+  if (pass_.spec.norms_branches()) norm_backward(rows, inner, gradients);
   {
     const ProductsPass products = out_from(rows.first);
     const ProductsPass::Backward out(products, rows.dropped);

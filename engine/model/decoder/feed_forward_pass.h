@@ -62,6 +62,7 @@ class FeedForwardPass {
                           const UnitViews& gradients) const;
   at::Tensor output_in_pieces(const at::Tensor& middle) const;
   at::Tensor backward_of(Rows rows, Kept kept, const UnitViews& gradients) const;
+  void norm_backward(Rows& rows, const at::Tensor& inner, const UnitViews& gradients) const;
   // Return the gradient of the norm's output.
   at::Tensor dense_backward(Rows& rows, at::Tensor inner, const UnitViews& gradients) const;
   at::Tensor experts_backward(Rows& rows, ExpertsPass::Middle experts,

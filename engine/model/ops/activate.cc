@@ -108,4 +108,25 @@ void clamped_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient,
   gradient.copy_(opened.mul_(more));
 }
 
+at::Tensor gated(const at::Tensor& gate_and_up, Activation activation) {
+  if (activation == Activation::kSilu) return silu_gated(gate_and_up);
+  const std::int64_t width = gate_and_up.size(-1) / 2;
+  return activate(gate_and_up.narrow(-1, 0, width), activation)
+      .mul_(gate_and_up.narrow(-1, width, width));
+}
+
+void gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient, Activation activation) {
+  if (activation == Activation::kSilu) return silu_gated_backward(gate_and_up, gradient);
+  const std::int64_t width = gate_and_up.size(-1) / 2;
+  at::Tensor gate = gate_and_up.narrow(-1, 0, width);
+  at::Tensor up = gate_and_up.narrow(-1, width, width);
+  at::Tensor activated = gate.contiguous();
+  at::Tensor grad_gate = gradient.mul(up);
+  activate_backward(activated, grad_gate, activation, {});
+  gate.copy_(grad_gate);
+  const at::Tensor product = activated.mul(up);
+  up.copy_(gradient.mul(activated));
+  gradient.copy_(product);
+}
+
 }  // namespace sluice::engine

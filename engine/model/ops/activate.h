@@ -26,5 +26,8 @@ void silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient);
 // The same with gpt-oss' gate.
 at::Tensor clamped_gated(const at::Tensor& gate_and_up, const ClampedGate& rule);
 void clamped_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient, const ClampedGate& rule);
+// The same with another activation of the gate.
+at::Tensor gated(const at::Tensor& gate_and_up, Activation activation);
+void gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient, Activation activation);
 
 }  // namespace sluice::engine

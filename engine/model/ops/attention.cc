@@ -36,7 +36,9 @@ Kernel kernel_for(const at::Tensor& query, const AttentionOptions& options) {
     if (options.dropout.active()) return Kernel::kPlain;
     return multiplies_in_fp32(query) ? Kernel::kFlashCpuInFp32 : Kernel::kFlashCpu;
   }
-  return has_cuda_attention(query, options.heads.head_dim) ? Kernel::kCuda : Kernel::kPlain;
+  return has_cuda_attention(query, options.heads.head_dim, options.dropout.active())
+             ? Kernel::kCuda
+             : Kernel::kPlain;
 }
 
 at::Tensor packed_like(const at::Tensor& query, const HeadShape& shape) {
@@ -332,7 +334,7 @@ at::Tensor attend_last(const HeadViews& heads, const AttentionOptions& options) 
   const std::int64_t before = heads.key.size(2) - queries;
   const std::int64_t window = options.reach.window;
   if ((queries > 1 || options.sinks.defined()) && !heads.query.is_cpu() &&
-      has_cuda_attention(heads.query, options.heads.head_dim)) {
+      has_cuda_attention(heads.query, options.heads.head_dim, /*drops=*/false)) {
     Attended attended = cuda_attend_last(heads, options);
     if (options.sinks.defined()) add_sinks(attended, options.sinks);
     return attended.output;

@@ -16,8 +16,11 @@
 namespace sluice::engine {
 namespace {
 
-// FlashAttention supports these on every architecture, backward too.
+// FlashAttention supports heads of the first size on every architecture, backward too, and those of
+// the second on the GPUs of data centers. Others lack the memory for some of those in between, and
+// for the widest with dropout.
 constexpr std::int64_t kLargestHead = 128;
+constexpr std::int64_t kLargestWideHead = 256;
 constexpr std::int64_t kHeadMultiple = 8;
 
 constexpr int kAmpere = 8;
@@ -75,7 +78,17 @@ class DeterministicScope {
 bool takes_cudnn(const at::Tensor& query, const AttentionOptions& options) {
   return !(options.dropout.active() && options.deterministic) && !options.sinks.defined() &&
          !options.reach.is_short(query.size(2)) && query.size(2) >= kFewestCudnnTokens &&
-         cuda_major(query.device()) >= kHopper && at::Context::hasCuDNN();
+         query.size(3) <= kLargestHead && cuda_major(query.device()) >= kHopper &&
+         at::Context::hasCuDNN();
+}
+
+bool takes_wide_heads(at::Device device, std::int64_t head_dim, bool drops) {
+  constexpr std::int64_t kLast = 192;   // of those that others have room for
+  constexpr std::int64_t kAgain = 224;  // those beyond it, without dropout
+  if (head_dim > kLargestWideHead) return false;
+  const int major = cuda_major(device);
+  if (major == kHopper || (major == kAmpere && cuda_minor(device) == 0)) return true;
+  return head_dim <= kLast || (head_dim > kAgain && !drops);
 }
 
 // Works for the results of either kernel.
@@ -148,9 +161,10 @@ class ReachingFlash {
 
 }  // namespace
 
-bool has_cuda_attention(const at::Tensor& query, std::int64_t head_dim) {
-  return c10::isReducedFloatingType(query.scalar_type()) && head_dim <= kLargestHead &&
-         head_dim % kHeadMultiple == 0 && cuda_major(query.device()) >= kAmpere;
+bool has_cuda_attention(const at::Tensor& query, std::int64_t head_dim, bool drops) {
+  return c10::isReducedFloatingType(query.scalar_type()) && head_dim % kHeadMultiple == 0 &&
+         cuda_major(query.device()) >= kAmpere &&
+         (head_dim <= kLargestHead || takes_wide_heads(query.device(), head_dim, drops));
 }
 
 Attended cuda_attention(const HeadViews& heads, const AttentionOptions& options) {

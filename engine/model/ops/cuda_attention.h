@@ -12,8 +12,9 @@
 
 namespace sluice::engine {
 
-// From Ampere on, for heads of up to 128 numbers, in multiples of 8.
-bool has_cuda_attention(const at::Tensor& query, std::int64_t head_dim);
+// From Ampere on, for heads of up to 128 numbers, in multiples of 8. Heads of up to 256 need a GPU
+// with room for their backward pass, which may depend on whether it drops.
+bool has_cuda_attention(const at::Tensor& query, std::int64_t head_dim, bool drops);
 
 // Without sinks (attention_sinks.h), as all of this.
 Attended cuda_attention(const HeadViews& heads, const AttentionOptions& options);

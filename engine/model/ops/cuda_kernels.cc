@@ -122,4 +122,10 @@ int cuda_major(at::Device device) {
   return major;
 }
 
+int cuda_minor(at::Device device) {
+  int minor = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device.index()));
+  return minor;
+}
+
 }  // namespace sluice::engine

@@ -57,5 +57,6 @@ void cuda_scan_back(const DeltaScan& scan, const at::Tensor& gradient, const at:
 
 // The major number of the device's compute capability: 8 from Ampere on, 9 from Hopper on.
 int cuda_major(at::Device device);
+int cuda_minor(at::Device device);
 
 }  // namespace sluice::engine

@@ -34,5 +34,6 @@ void cuda_scan_back(const DeltaScan& /*scan*/, const at::Tensor& /*gradient*/,
 }
 
 int cuda_major(at::Device /*device*/) { no_kernels(); }
+int cuda_minor(at::Device /*device*/) { no_kernels(); }
 
 }  // namespace sluice::engine

@@ -48,7 +48,9 @@ const Case kCases[] = {
     {.name = "LlamaAttentionDropped", .dropout = 0.2},
     {.name = "Qwen3", .numbers = {{"architecture", number_of(LlamaArchitecture::kQwen3)}}},
     {.name = "Mistral",
-     .numbers = {{"architecture", number_of(LlamaArchitecture::kMistral)}, {"window", 5}}}};
+     .numbers = {{"architecture", number_of(LlamaArchitecture::kMistral)}, {"window", 5}}},
+    {.name = "Gemma3", .numbers = {{"attention_bias", 1}, {"window", 5}}, .packed = true},
+    {.name = "Gemma3Adapters", .lora = adapters(0.3)}};
 
 ModelShape shape_of(const Case& which, std::int64_t head_dim) {
   ModelShape shape = {.layers = 1,
@@ -59,7 +61,7 @@ ModelShape shape_of(const Case& which, std::int64_t head_dim) {
                       .dropout = which.dropout,
                       .numbers = which.numbers};
   if (which.name.starts_with("Gpt2")) return complete(std::move(shape));
-  shape.family = std::string(kLlamaFamily);
+  shape.family = std::string(which.name.starts_with("Gemma3") ? kGemma3Family : kLlamaFamily);
   shape.ffn_hidden = 5 * head_dim;
   shape.numbers.insert({{"kv_heads", 2}, {"head_dim", static_cast<double>(head_dim)}});
   return complete(std::move(shape));

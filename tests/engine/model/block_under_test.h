@@ -13,6 +13,7 @@
 
 #include "engine/families/families.h"
 #include "engine/model/decoder/decoder_block.h"
+#include "engine/model/gemma3/gemma3_shape.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/llama/llama_layout.h"
 #include "engine/model/model_unit.h"
@@ -43,6 +44,7 @@ class BlockUnderTest {
   }
 
   static DecoderSpec spec_of(const ModelShape& shape) {
+    if (shape.family == kGemma3Family) return gemma3_spec(shape);
     if (shape.family == kQwen35Family) return qwen3_5_spec(shape);
     return shape.family == kLlamaFamily ? llama_spec(llama_shape(shape)) : gpt2_spec(shape);
   }

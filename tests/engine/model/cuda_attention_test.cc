@@ -123,6 +123,15 @@ TEST_P(CudaAttention, WindowsMatchPlainAttention) {
     expect_matches_plain(GetParam(), {.heads = 4, .kv_heads = 2, .head_dim = 64}, window, false);
 }
 
+TEST_P(CudaAttention, WideHeadsMatchPlainAttention) {
+  for (const std::int64_t head_dim : {136, 192, 208, 256}) {
+    const HeadShape heads = {.heads = 4, .kv_heads = 2, .head_dim = head_dim};
+    expect_matches_plain(GetParam(), heads, 0, false);
+    expect_matches_plain(GetParam(), heads, 17, false);
+    expect_matches_plain(GetParam(), heads, 17, true);
+  }
+}
+
 TEST_P(CudaAttention, DocumentsMatchPlainAttention) {
   for (const std::int64_t window : {0, 17})
     expect_matches_plain(GetParam(), {.heads = 4, .kv_heads = 2, .head_dim = 64}, window, true);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "engine/families/families.h"
+#include "engine/model/gemma3/gemma3_shape.h"
 #include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/llama/llama_shape.h"
 #include "tests/engine/model/whole_model.h"
@@ -50,6 +51,22 @@ ModelShape windowed() {
                                {"kv_heads", 2},
                                {"head_dim", 16},
                                {"window", 6}}});
+}
+
+// The same in two of three blocks, with other positions there; norms of what branches add.
+ModelShape gemma3() {
+  return complete({.layers = 3,
+                   .hidden = 48,
+                   .heads = 4,
+                   .context_tokens = 24,
+                   .vocab = 101,
+                   .family = std::string(kGemma3Family),
+                   .numbers = {{"kv_heads", 2},
+                               {"head_dim", 16},
+                               {"window", 6},
+                               {"full_interval", 3},
+                               {"rope_factor", 8},
+                               {"query_scalar", 24}}});
 }
 
 at::Tensor tokens(std::int64_t count, at::Device device) {
@@ -102,7 +119,7 @@ TEST(KvCache, GivesTheLogitsOfTheWholeSequenceAtEveryPosition) {
   for (const Pieces& pieces :
        {Pieces{1, 1}, {2, 1}, {7, 1}, {23, 1}, {24, 1}, {1, 7}, {7, 5}, {3, 24}}) {
     SCOPED_TRACE(std::to_string(pieces.first) + ", then " + std::to_string(pieces.next));
-    for (const ModelShape& shape : {kShape, kOther, windowed()}) {
+    for (const ModelShape& shape : {kShape, kOther, windowed(), gemma3()}) {
       EXPECT_LT(worst_difference(at::kDouble, at::kCPU, pieces, shape), 1e-13);
       EXPECT_LT(worst_difference(at::kFloat, at::kCPU, pieces, shape), 2e-6);
       EXPECT_LT(worst_difference(at::kBFloat16, at::kCPU, pieces, shape), 0.03);
@@ -114,7 +131,7 @@ TEST(ModelCudaKvCache, GivesTheLogitsOfTheWholeSequenceAtEveryPosition) {
   if (!at::hasCUDA()) GTEST_SKIP() << "no GPU that LibTorch can use";
   for (const Pieces& pieces : {Pieces{7, 1}, {7, 5}, {1, 7}}) {
     SCOPED_TRACE(std::to_string(pieces.first) + ", then " + std::to_string(pieces.next));
-    for (const ModelShape& shape : {kShape, kOther, windowed()}) {
+    for (const ModelShape& shape : {kShape, kOther, windowed(), gemma3()}) {
       EXPECT_LT(worst_difference(at::kFloat, at::kCUDA, pieces, shape), 1e-4);
       EXPECT_LT(worst_difference(at::kBFloat16, at::kCUDA, pieces, shape), 0.03);
     }

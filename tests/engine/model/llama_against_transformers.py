@@ -109,6 +109,23 @@ CASES = {
         "linear_num_value_heads": 3, "linear_key_head_dim": 7, "linear_value_head_dim": 5,
         "linear_conv_kernel_dim": 3, "layer_types": ["linear_attention", "full_attention"],
         "rope_parameters": rope("default", partial_rotary_factor=0.5)}),
+    # Blocks with and without a window; thetas by kind; a scale that is not the heads'. Without a
+    # padding token, whose row of the embedding would have no gradient as an input.
+    "gemma3": ("Gemma3TextConfig", {
+        "pad_token_id": None, "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 8,
+        "query_pre_attn_scalar": 24,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"]}),
+    "gemma3_odd": ("Gemma3TextConfig", {
+        "pad_token_id": None, "hidden_size": 35, "num_attention_heads": 5, "head_dim": 6,
+        "num_key_value_heads": 1, "intermediate_size": 31, "num_hidden_layers": 2, "tie_word_embeddings": False,
+        "attention_bias": True, "rms_norm_eps": 1e-3, "sliding_window": 5,
+        "query_pre_attn_scalar": 6, "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}),
+    "gemma3_windows": ("Gemma3TextConfig", {
+        "pad_token_id": None, "num_key_value_heads": 4, "head_dim": 12, "sliding_window": 3,
+        "layer_types": ["sliding_attention"] * 3}),
     "mixtral_one": ("MixtralConfig", {"num_key_value_heads": 2, "num_local_experts": 1,
                                       "num_experts_per_tok": 1}),
     # Windows in every other layer, as the class has them; and layers in another order.
@@ -154,6 +171,8 @@ ADAPTERS = {
     "qwen3_moe": {"r": 4, "lora_alpha": 8, "target_modules": EVERY[:4]},
     "mixtral": {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "o_proj"]},
     "qwen3_5": {"r": 3, "lora_alpha": 6, "target_modules": EVERY + OF_DELTA},
+    "gemma3": {"r": 3, "lora_alpha": 6, "target_modules": EVERY},
+    "gemma3_odd": {"r": 2, "lora_alpha": 4, "target_modules": ["v_proj", "o_proj", "down_proj"]},
     "qwen3_5_odd": {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "in_proj_qkv",
                                                                 "in_proj_a", "down_proj"]},
     "gpt_oss": {"r": 4, "lora_alpha": 8, "target_modules": EVERY[:4]},
@@ -305,7 +324,8 @@ class Comparison(unittest.TestCase):
         values = {}
         for name, shape in layout:
             random = (0.05 if "lora_" in name else 0.15) * torch.randn(shape)
-            if "norm" in name and not (case.startswith("qwen3_5") and "linear_attn" not in name):
+            from_one = case.startswith(("qwen3_5", "gemma3")) and "linear_attn" not in name
+            if "norm" in name and not from_one:
                 random += 1  # elsewhere the gain is already stored without it
             values[name] = random.to(DTYPES[dtype]).float()
         return values
@@ -370,7 +390,7 @@ class AgainstTransformers(Comparison):
                 self.compare(case, "fp32", recompute=1, chunk_rows=10)
 
     def test_is_as_close_as_transformers_in_bf16(self):
-        for case in ("llama", "mistral", "qwen2", "qwen3", "qwen3_5", "phi3"):
+        for case in ("llama", "mistral", "qwen2", "qwen3", "qwen3_5", "phi3", "gemma3"):
             with self.subTest(case=case):
                 self.compare(case, "bf16")
 
@@ -382,7 +402,7 @@ class AgainstTransformers(Comparison):
     def test_documents_of_a_row_do_not_see_one_another(self):
         for case in ("llama", "mistral", "qwen2_windows", "qwen3", "yarn_scaling",
                      "dynamic_scaling", "qwen3_moe", "mixtral", "gpt_oss", "qwen3_5",
-                     "qwen3_5_odd", "phi3", "phi3_parts"):
+                     "qwen3_5_odd", "phi3", "phi3_parts", "gemma3", "gemma3_odd"):
             with self.subTest(case=case):
                 self.compare(case, "fp64", begins=[[0, 11, 13], [0, 30]])
 

@@ -17,6 +17,7 @@
 #include "engine/families/families.h"
 #include "engine/model/decoder/block_costs.h"
 #include "engine/model/decoder/block_memory.h"
+#include "engine/model/gemma3/gemma3_shape.h"
 #include "engine/model/llama/llama_shape.h"
 #include "engine/model/ops/products.h"
 #include "engine/model/qwen3_5/qwen3_5_shape.h"
@@ -127,6 +128,19 @@ ModelShape qwen3_5() {
                                {"delta_value_dim", 64}}});
 }
 
+// A window, and then all; branches with norms.
+ModelShape gemma3() {
+  return complete(
+      {.layers = 2,
+       .hidden = 128,
+       .heads = 4,
+       .context_tokens = 256,
+       .vocab = 5003,
+       .ffn_hidden = 384,
+       .family = std::string(kGemma3Family),
+       .numbers = {{"kv_heads", 2}, {"head_dim", 64}, {"window", 32}, {"full_interval", 2}}});
+}
+
 double number_of(LlamaArchitecture architecture) { return static_cast<double>(architecture); }
 
 struct Case {
@@ -161,6 +175,7 @@ ModelShape shape_of(const Case& which) {
                    {"experts_per_token", 3}});
   if (which.model == "Mistral")
     shape = llama({{"architecture", number_of(LlamaArchitecture::kMistral)}, {"window", 32}});
+  if (which.model == "Gemma3") shape = gemma3();
   if (which.model == "Qwen35") shape = qwen3_5();
   if (which.model == "Gpt2Erf") shape.numbers = {{"activation", 1}, {"tied_head", 0}};
   if (which.model == "Gpt2Relu") shape.numbers = {{"activation", 2}};
@@ -291,6 +306,8 @@ const Case kCases[] = {{at::kFloat, 0},
                        {at::kBFloat16, 0, "Qwen3Moe"},
                        {at::kFloat, 0, "Mixtral"},
                        {at::kBFloat16, 0, "Mixtral"},
+                       {at::kFloat, 0, "Gemma3"},
+                       {at::kBFloat16, 0, "Gemma3"},
                        {at::kFloat, 0, "Qwen35"},
                        {at::kBFloat16, 0, "Qwen35"},
                        {at::kFloat, 0, "GptOss"},
