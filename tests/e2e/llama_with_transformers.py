@@ -51,6 +51,8 @@ CASES = {
         "layer_types": ["linear_attention", "linear_attention", "full_attention"]}),
     "gpt_oss": ("GptOssConfig", {"head_dim": 16, "num_local_experts": 5, "num_experts_per_tok": 2,
                                  "sliding_window": 7}),
+    "phi3": ("Phi3Config", {"sliding_window": 9, "pad_token_id": None, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5}}),
 }
 OTHERS = {
     "ministral": ("MinistralConfig", {"sliding_window": 9, "head_dim": 12,
