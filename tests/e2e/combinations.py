@@ -53,7 +53,7 @@ Outcome = collections.namedtuple("Outcome", "kind text")  # "same", "refused" or
 
 def draw_model(draw):
     family = draw.choice(("gpt2", "llama", "llama", "mistral", "qwen2", "qwen3", "qwen3",
-                          "qwen3_moe", "mixtral", "gpt_oss", "qwen3_5", "gemma3"))
+                          "qwen3_moe", "mixtral", "gpt_oss", "qwen3_5", "gemma3", "phi3"))
     heads = draw.choice((2, 4))
     model = {"model.preset": "custom", "model.layers": draw.choice((2, 3)), "model.heads": heads,
              "model.hidden": heads * draw.choice((8, 10, 16)), "model.vocab": VOCAB,
@@ -94,6 +94,8 @@ def draw_model(draw):
                       "model.window_layers": 1, "model.window_full_layers": 1})
     if family != "llama" and draw.random() < 0.3:
         model["model.window"] = 5
+    if family == "phi3":
+        return {**model, "model.rope_share": draw.choice((1, 0.8))}
     if draw.random() < 0.3:
         model.update({"model.rope_scaling": "linear", "model.rope_factor": 2})
     return model
@@ -103,6 +105,8 @@ def draw_adapters(draw, architecture):
     targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
     if architecture not in WITH_EXPERTS:
         targets += ["gate_proj", "up_proj", "down_proj"]
+    if architecture == "phi3":
+        targets = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
     if architecture == "qwen3_5":
         targets += ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
     some = draw.sample(targets, draw.randint(1, len(targets)))

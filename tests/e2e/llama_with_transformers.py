@@ -58,6 +58,8 @@ CASES = {
         "rope_parameters": {
             "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
             "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}}),
+    "phi3": ("Phi3Config", {"sliding_window": 9, "pad_token_id": None, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5}}),
 }
 OTHERS = {
     "ministral": ("MinistralConfig", {"sliding_window": 9, "head_dim": 12,

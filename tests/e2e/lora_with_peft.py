@@ -32,6 +32,7 @@ RECIPES = {
                                                            "down_proj"]},
     "qwen3_5": {"r": 3, "lora_alpha": 6, "target_modules": ["q_proj", "in_proj_qkv", "in_proj_a",
                                                             "out_proj", "up_proj"]},
+    "phi3": {"r": 3, "lora_alpha": 6, "target_modules": ["qkv_proj", "down_proj"]},
 }
 
 

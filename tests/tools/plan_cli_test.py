@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CARD = ["--gpu-gib", 24, "--cpu-gib", 110, "--nvme-gib", 500, "--ram-gb-per-s", 80,
         "--drive-read-gb-per-s", 6, "--drive-write-gb-per-s", 4]
 BASES = {"qwen3_0.6b": "qwen3-0.6b", "qwen3_8b_24gb": "qwen3-8b", "llama3_8b_24gb": "llama3.1-8b",
-         "mistral_7b_24gb": "mistral-7b", "qwen3.5_9b_24gb": "qwen3.5-9b",
+         "mistral_7b_24gb": "mistral-7b", "qwen3.5_9b_24gb": "qwen3.5-9b", "phi4_24gb": "phi4-14b",
          "gemma3_12b_24gb": "gemma3-12b",
          "qwen3_32b_lora_24gb": "qwen3-32b"}
 

@@ -111,8 +111,8 @@ struct BlockNames {
   std::string_view blocks;              // "layers", for the blocks "layers.0", "layers.1", ...
   std::array<std::string_view, 3> qkv;  // the first alone: one packed matrix
   std::string_view projection;          // attention's output
-  // The gate and the product that it multiplies; the first alone: no gate, or one packed matrix.
-  std::array<std::string_view, 2> mlp_in;
+  std::array<std::string_view, 2>
+      mlp_in;  // a gate is the first; the first alone: packed, or no gate
   std::string_view mlp_out;
   // With experts mlp_in and mlp_out are names within an expert: "EXPERTS.0.MLP_OUT", ...
   std::string_view router;

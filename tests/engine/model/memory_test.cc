@@ -176,6 +176,8 @@ ModelShape shape_of(const Case& which) {
   if (which.model == "Mistral")
     shape = llama({{"architecture", number_of(LlamaArchitecture::kMistral)}, {"window", 32}});
   if (which.model == "Gemma3") shape = gemma3();
+  if (which.model == "Phi3")
+    shape = llama({{"architecture", number_of(LlamaArchitecture::kPhi3)}, {"rope_share", 0.75}});
   if (which.model == "Qwen35") shape = qwen3_5();
   if (which.model == "Gpt2Erf") shape.numbers = {{"activation", 1}, {"tied_head", 0}};
   if (which.model == "Gpt2Relu") shape.numbers = {{"activation", 2}};
@@ -310,6 +312,8 @@ const Case kCases[] = {{at::kFloat, 0},
                        {at::kBFloat16, 0, "Gemma3"},
                        {at::kFloat, 0, "Qwen35"},
                        {at::kBFloat16, 0, "Qwen35"},
+                       {at::kFloat, 0, "Phi3"},
+                       {at::kBFloat16, 0, "Phi3"},
                        {at::kFloat, 0, "GptOss"},
                        {at::kBFloat16, 0, "GptOss"},
                        {at::kBFloat16, 0.1, "Mistral"}};
