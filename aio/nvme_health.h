@@ -22,7 +22,7 @@ struct NvmeHealth {
   std::optional<double> rated_tb = {};
 };
 
-// Of several drives: the most used, and all that is written.
+// Several drives as one: the share of the most used, and all that is written.
 NvmeHealth together(const NvmeHealth& a, const NvmeHealth& b);
 
 inline constexpr std::size_t kNvmeHealthBytes = 512;

@@ -10,8 +10,7 @@
 // Errors:  those of CheckpointReader and CheckpointWriter. No file of a failed copy remains.
 //          kNotFound: `from` was removed meanwhile.
 //          kNoSpace: nothing was written.
-//          kInvalidArgument: `to` has the name of another step's checkpoint, or no name ("..").
-//          kAlreadyExists: `to`, or the folder next to it, contains other files.
+//          kInvalidArgument, kAlreadyExists: `to` cannot become the copy's folder.
 #pragma once
 
 #include <cstdint>

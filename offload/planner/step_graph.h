@@ -36,6 +36,7 @@ class StepGraph {
  public:
   // The first wave waits for updates and the last one sends gradients; the waves between are alike.
   static constexpr int kModelledWaves = 4;
+  static constexpr int kMiddleWave = 2;  // represents the omitted waves
 
   using Kind = StepTask;
   using Record = StepRecords::Record;
