@@ -1,5 +1,5 @@
-// The config.json of a Hugging Face folder with a Gemma 3 text model, to and from text. If the model
-// also sees images, it is that of its text model.
+// The config.json of a Hugging Face folder with a Gemma 3 text model, to and from text. A model
+// that also sees images is read as its text model.
 //
 // Parses only models that Sluice computes as transformers does. Anything else is refused, with the
 // difference in the message. Missing keys have the defaults of transformers' class; keys that it
