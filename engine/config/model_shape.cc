@@ -114,7 +114,7 @@ Origin folder_origin(Derivation& derivation) {
   return origin;
 }
 
-// The only family that has all given keys of families, for a file with all sizes, if the usual
+// The first family that has all given keys of families, for a file with all sizes, if the usual
 // family lacks one; else empty.
 std::string_view family_of_keys(const Derivation& derivation, std::string_view usual) {
   const auto has_all = [&](std::string_view family) {
@@ -123,13 +123,9 @@ std::string_view family_of_keys(const Derivation& derivation, std::string_view u
     });
   };
   if (lacks_sizes(derivation) || has_all(usual)) return {};
-  std::string_view found;
-  for (const engine::ModelFamily* family : engine::model_families()) {
-    if (!has_all(family->name())) continue;
-    if (!found.empty()) return {};
-    found = family->name();
-  }
-  return found;
+  for (const engine::ModelFamily* family : engine::model_families())
+    if (has_all(family->name())) return family->name();
+  return {};
 }
 
 // The default preset does not apply to a file that names another family, or keys of one.

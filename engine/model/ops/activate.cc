@@ -120,7 +120,7 @@ void gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient, Activation ac
   const std::int64_t width = gate_and_up.size(-1) / 2;
   at::Tensor gate = gate_and_up.narrow(-1, 0, width);
   at::Tensor up = gate_and_up.narrow(-1, width, width);
-  at::Tensor activated = gate.contiguous();
+  at::Tensor activated = gate.clone(at::MemoryFormat::Contiguous);
   at::Tensor grad_gate = gradient.mul(up);
   activate_backward(activated, grad_gate, activation, {});
   gate.copy_(grad_gate);
