@@ -269,7 +269,7 @@ def _check_messages(template, conversation, whole, train_on):
     messages = conversation.messages
     last = {message["role"]: number for number, message in enumerate(messages)}
     answer = last.get("assistant", -1)
-    # Of earlier turns, markers say what is to be learnt.
+    # Markers say what is to be learnt, also of earlier turns.
     is_free = train_on == "last" or template.has_markers
     first_needed = answer if is_free else last.get("user", -1)
     marked = [dict(message) for message in messages]

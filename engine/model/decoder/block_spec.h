@@ -19,10 +19,11 @@
 namespace sluice::engine {
 
 enum class NormKind : std::uint8_t {
-  kLayer,       // mean and deviation; a gain and a bias
-  kRms,         // root of the mean square; a gain
-  kRmsWide,     // the same, but the gain multiplies before the rounding to 16 bits
-  kRmsFromOne,  // the same, and the factor is 1 + gain
+  kLayer,  // mean and deviation; a gain and a bias
+  // Root of the mean square, and a gain, which multiplies numbers of 16 bits after their rounding.
+  kRms,
+  kRmsWide,    // It multiplies before the rounding.
+  kRmsFromOne  // It is added to 1, and multiplies before the rounding.
 };
 
 struct AttentionSpec {

@@ -225,8 +225,7 @@ TEST(RunPlanCpu, NeverAsksForAGpu) {
   const RunPlan plan = plan_for_the_cpu(config, folder);
   ASSERT_FALSE(plan.placement.fits);
   ASSERT_FALSE(plan.hints.empty());
-  for (const FitHint& hint : plan.hints)
-    EXPECT_NE(hint.change, FitHint::Change::kMoreGpu);
+  for (const FitHint& hint : plan.hints) EXPECT_NE(hint.change, FitHint::Change::kMoreGpu);
   EXPECT_EQ(does_not_fit(config, plan).find("GPU"), std::string::npos);
 }
 
