@@ -460,7 +460,7 @@ class Llamas(LlamaRuns):
 
     def test_greedy_tokens_are_transformers(self):
         prompt = "once upon a time"
-        for case in CASES:
+        for case in sorted({*CASES} - {"gemma3"}):  # that one: gemma3_with_transformers.py
             with self.subTest(case=case):
                 model, run = self.imported(case, stir=0.3)
                 expected = self.greedy(model.eval(), prompt.encode(), 40)

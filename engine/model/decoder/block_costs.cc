@@ -29,9 +29,9 @@ std::uint64_t block_idle_elements(const BlockSpec& block) {
                                     (kMatrices * block.hidden * experts.width + biases));
 }
 
-std::int64_t delta_backward_numbers(const DeltaHeads& heads) {
-  const std::int64_t states = 3 * heads.key_dim * heads.value_dim / kDeltaChunk;
-  return 20 * heads.key_dim + 12 * heads.value_dim + 12 * kDeltaChunk + states;
+std::int64_t delta_backward_numbers(const DeltaHeads& heads, std::int64_t chunk) {
+  const std::int64_t states = 3 * heads.key_dim * heads.value_dim / chunk;
+  return 20 * heads.key_dim + 12 * heads.value_dim + 12 * chunk + states;
 }
 
 AttentionCosts attention_costs(const BlockSpec& block) {
@@ -73,7 +73,7 @@ Traffic delta_traffic(const BlockSpec& block, std::int64_t number_bytes) {
   // The convolution and the gate read and write rows; backward does so for gradients, too.
   const auto rows =
       static_cast<double>((2 * heads.qkv_width() + 3 * heads.value_width()) * number_bytes);
-  const auto fp32 = static_cast<double>(heads.value_heads * delta_backward_numbers(heads) * 4);
+  const auto fp32 = static_cast<double>(heads.value_heads * delta_backward_numbers(heads, kDeltaChunk) * 4);
   return {.forward = rows + fp32, .backward = 2 * rows + 3 * fp32};
 }
 

@@ -27,8 +27,8 @@ std::uint64_t block_idle_elements(const BlockSpec& block);
 AttentionCosts attention_costs(const BlockSpec& block);
 
 // The fp32 numbers of a delta rule's backward, for each token and value head that are computed at a
-// time (delta_part_heads()).
-std::int64_t delta_backward_numbers(const DeltaHeads& heads);
+// time (delta_part_heads()), in chunks of so many tokens.
+std::int64_t delta_backward_numbers(const DeltaHeads& heads, std::int64_t chunk);
 
 // UnitKind::flops().
 Flops block_flops(const BlockSpec& block, const AdapterNumbers& adapters, std::int64_t tokens);

@@ -31,7 +31,9 @@ class BlockMemory {
         pass_(pass),
         pieces_(pass.rows(), block.piece_rows),
         options_(options) {
-    options_.plain_attention |= options.cpu && attention_.dropout > 0;
+    constexpr std::int64_t kLargestHeadWithDropout = 192;  // of kernels on every GPU
+    options_.plain_attention |=
+        attention_.dropout > 0 && (options.cpu || attention_.head_dim > kLargestHeadWithDropout);
   }
 
   std::uint64_t peak() const {
@@ -137,8 +139,8 @@ class BlockMemory {
     const std::int64_t chunk = std::min(kDeltaChunk, pass_.tokens);
     const std::int64_t padded = (pass_.tokens + chunk - 1) / chunk * chunk;
     const std::int64_t part = delta_part_heads(heads, pass_.rows()) * heads.groups();
-    const std::uint64_t rule =
-        bytes(pass_.micro_batch * padded * part * delta_backward_numbers(heads) * kFp32Bytes);
+    const std::uint64_t rule = bytes(pass_.micro_batch * padded * part *
+                                     delta_backward_numbers(heads, chunk) * kFp32Bytes);
     const std::uint64_t numbers =
         bytes(pass_.rows() * 5 * heads.value_heads * kFp32Bytes);  // rates, decays, gradients
     constexpr std::int64_t kRowCopies = 10;  // of a piece, by the convolution and the gated norm

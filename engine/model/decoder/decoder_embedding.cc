@@ -70,8 +70,8 @@ at::Tensor DecoderEmbedding::backward(const PassContext& context, const UnitView
   if (!gradients[token_].defined()) return {};  // not trained
   at::Tensor grad =
       with_dropout(grad_output, dropout_at(context, DropoutSite::kEmbedding, dropout_));
-  if (scale_ != 1) grad = grad.mul(rounded(scale_, grad.scalar_type()));
   if (has_positions_) accumulate_positions(gradients[kPositionParameter], grad, context.documents);
+  if (scale_ != 1) grad = grad.mul(rounded(scale_, grad.scalar_type()));
   accumulate_rows(gradients[token_], input.flatten(), grad.flatten(0, 1));
   return {};
 }

@@ -1,6 +1,7 @@
 #include "engine/model/ops/attention_sinks.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/logaddexp.h>
 
 #include <cstdint>
@@ -34,12 +35,14 @@ void accumulate_sink_gradient(const at::Tensor& gradient, const at::Tensor& grad
   const at::Tensor sums = by_sequence(attended.logsumexp, attended.output);
   const at::Tensor outputs = split_heads(attended.output, heads);
   const at::Tensor grads = split_heads(grad_output, heads);
-  // One head at a time, so that copies in fp32 are small.
+  // One head at a time, so that copies in fp32 are small. Their sums are made together: that of one
+  // head alone would be divided among threads.
+  const at::Tensor shares = at::empty({heads, sums.size(0), sums.size(2)}, sums.options());
   for (std::int64_t head = 0; head < heads; ++head) {
     const at::Tensor along = grads.select(1, head).to(wide).mul(outputs.select(1, head)).sum({-1});
-    const at::Tensor share = sinks[head].to(wide).sub(sums.select(1, head)).exp_();
-    gradient[head].sub_(share.mul_(along).sum());
+    shares[head].copy_(sinks[head].to(wide).sub(sums.select(1, head)).exp_().mul_(along));
   }
+  gradient.sub_(shares.flatten(1).sum({1}));
 }
 
 }  // namespace sluice::engine

@@ -1,6 +1,7 @@
 #include "engine/plan/simulate/simulated_drives.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -141,11 +142,13 @@ Status SimulatedDrives::drain() {
   return pipeline_ != nullptr ? pipeline_->drain() : Status();
 }
 
-void SimulatedDrives::transfer(Transfer what, int unit, std::function<void()> done) {
+void SimulatedDrives::transfer(Transfer what, int unit, double bytes, std::function<void()> done) {
   Line& line = lines_[static_cast<std::size_t>(what)];
   const UnitRecords& records = line.units->records;
   line.next = static_cast<swap::RecordId>(records.first[static_cast<std::size_t>(unit)]);
-  line.end = line.next + static_cast<swap::RecordId>(records.of_unit);
+  const auto of_record = static_cast<double>(records.records[line.next].payload_bytes);
+  const auto count = static_cast<int>(std::lround(bytes / of_record));
+  line.end = line.next + static_cast<swap::RecordId>(std::clamp(count, 1, records.of_unit));
   line.done = std::move(done);
   go_on(line);
 }

@@ -29,7 +29,8 @@ namespace sluice::engine {
 
 class SimulatedDrives {
  public:
-  // What units have in a store of their own: each has `of_unit` records, one after another.
+  // What units have in a store of their own: each has `of_unit` records of one size, one after
+  // another.
   struct UnitRecords {
     std::vector<swap::RecordSpec> records;  // empty: nothing is on the drives
     std::vector<int> first;                 // by unit: its first record, if it has any
@@ -71,7 +72,8 @@ class SimulatedDrives {
     kWriteGradients
   };
   static constexpr std::size_t kTransfers = 6;
-  void transfer(Transfer what, int unit, std::function<void()> done);
+  // Moves the unit's first records, as many as have so many bytes.
+  void transfer(Transfer what, int unit, double bytes, std::function<void()> done);
   const Status& status() const { return status_; }  // of the first failed transfer
 
   bool busy() const { return drive_->ops_in_flight() > 0; }

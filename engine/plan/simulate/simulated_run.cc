@@ -205,7 +205,7 @@ class Simulation {
     const TaskId task = schedule().begun_outside(stream);
     TaskId& begun = begun_[static_cast<std::size_t>(transfer)];
     if (task == offload::kNoTask || std::exchange(begun, task) == task) return;
-    drives_->transfer(transfer, graph_.unit_of(task), [this, task] {
+    drives_->transfer(transfer, graph_.unit_of(task), schedule().task(task).work, [this, task] {
       catch_up();
       schedule().end(task);
       go_on();

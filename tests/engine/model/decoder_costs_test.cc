@@ -44,6 +44,20 @@ TEST(AttentionCosts, OfTheCpuAreThoseOfTheDearerWay) {
       }
 }
 
+// Without a kernel, the scores of heads of 256 would be in memory.
+TEST(AttentionCosts, OfWideHeadsAreThoseOfAKernelWithoutDropout) {
+  const PassShape pass = {.micro_batch = 1, .tokens = 8192};
+  for (const std::int64_t head_dim : {64, 128, 192, 256}) {
+    const AttentionCosts attention = {.heads = 16, .kv_heads = 4, .head_dim = head_dim};
+    EXPECT_LT(attention.backward_bytes(pass, {}), std::uint64_t{1} << 29) << head_dim;
+    EXPECT_GT(attention.backward_bytes(pass, {.plain_attention = true}), std::uint64_t{1} << 31);
+  }
+  BlockSpec block = qwen3_5_spec(*preset_shape("qwen3.5-9b")).block_at(3);
+  const std::uint64_t without = block_peak_bytes(block, {}, pass, {});
+  block.attention.dropout = 0.1;
+  EXPECT_GT(block_peak_bytes(block, {}, pass, {}), 2 * without);
+}
+
 TEST(GptCosts, FlopsFollowFromTheMatricesAndTheCausalScores) {
   for (const NamedShape& it : model_presets()) {
     const std::string_view name = it.name;
@@ -88,6 +102,13 @@ TEST(DeltaCosts, AreThoseOfTheMatricesWhateverTheLength) {
   EXPECT_EQ(model.kv_cache_bytes(1000, 2) - model.kv_cache_bytes(0, 2),
             8U * 1000 * 2 * 4 * 256 * 2);
   EXPECT_EQ(model.kv_cache_bytes(0, 2), 24U * (32 * 128 * 128 * 4 + 3 * 8192 * 2));
+}
+
+// In chunks of one token, each token has a state.
+TEST(DeltaCosts, CountAStateForEachChunk) {
+  const DeltaHeads heads = {.key_heads = 4, .value_heads = 8, .key_dim = 128, .value_dim = 128};
+  EXPECT_GT(delta_backward_numbers(heads, 1), 3 * 128 * 128);
+  EXPECT_LT(delta_backward_numbers(heads, kDeltaChunk), 6000);
 }
 
 TEST(GptCosts, RecomputeCostsLessThanAForward) {
