@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 std::string controller_of(const fs::path& drive) {
   std::error_code error;
   const fs::path device = fs::canonical(drive / "device", error);
-  const std::string name = device.filename().string();
+  std::string name = device.filename().string();
   if (error || !name.starts_with("nvme")) return {};
   if (!name.starts_with("nvme-subsys")) return name;
   std::string first;
