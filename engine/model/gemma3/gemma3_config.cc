@@ -81,7 +81,10 @@ Json object_of(HuggingFaceConfig& config, const Json& json, const char* key) {
 double parse_rope(HuggingFaceConfig& config, const Json& rope, bool may_scale, double& theta) {
   constexpr double kMost = 1e18;
   constexpr double kMostFactor = 1e9;
-  const Json type = rope.value("rope_type", rope.value("type", Json("default")));
+  // transformers 5 leaves an earlier "type" unread.
+  const Json type = rope.value("rope_type", Json("default"));
+  const Json earlier = rope.value("type", type);
+  if (earlier != type) config.refuse("type", earlier, "\"rope_type\" alone");
   const bool is_linear = may_scale && type == "linear";
   if (type != "default" && !is_linear)
     config.refuse("rope_type", type, may_scale ? "\"default\" or \"linear\"" : "\"default\"");
@@ -132,7 +135,7 @@ HuggingFaceModel parse(HuggingFaceConfig& config) {
   numbers["norm_epsilon"] = config.number("rms_norm_eps", 1e-6, 0, kLargestEpsilon);
   numbers["tied_head"] = config.flag(kTied, true) ? 1 : 0;
   numbers["attention_bias"] = config.flag("attention_bias", false) ? 1 : 0;
-  numbers["query_scalar"] = config.number("query_pre_attn_scalar", 256, 0, kMostScalar);
+  numbers["query_scalar"] = config.number("query_pre_attn_scalar", 256, 1, kMostScalar);
   numbers["window"] = static_cast<double>(config.count("sliding_window", 4096));
   const std::int64_t interval = parse_interval(config, shape.layers);
   numbers["full_interval"] = static_cast<double>(interval);
@@ -143,6 +146,8 @@ HuggingFaceModel parse(HuggingFaceConfig& config) {
   config.expect("final_logit_softcapping", {Json()});
   config.expect("attn_logit_softcapping", {Json()});
   config.expect("use_bidirectional_attention", {false, Json()});
+  config.expect("is_causal", {true});
+  config.expect("partial_rotary_factor", {1.0});
   return model;
 }
 

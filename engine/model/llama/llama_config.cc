@@ -222,7 +222,7 @@ void check_class(HuggingFaceConfig& config, const LlamaClass& of) {
 
 // gpt-oss without a word on positions has those of its models.
 Json with_default_rope(Json json, const LlamaClass& of) {
-  const auto has = [&](const char* key) { return json.contains(key) && !json[key].is_null(); };
+  const auto has = [&](const char* key) { return json.contains(key) && !json[key].empty(); };
   if (of.architecture != Architecture::kGptOss || has("rope_parameters") || has("rope_scaling"))
     return json;
   json["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 32.0},

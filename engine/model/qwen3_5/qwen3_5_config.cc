@@ -85,7 +85,7 @@ void parse_rope(HuggingFaceConfig& config, std::map<std::string, double>& number
   constexpr double kDefaultShare = 0.25;
   Json rope = Json::object();
   for (const char* const key : {kRope, "rope_scaling"}) {
-    if (!config.has(key)) continue;
+    if (!config.has(key) || config.json()[key] == Json::object()) continue;
     if (config.json()[key].is_object())
       rope = config.json()[key];
     else
@@ -102,7 +102,11 @@ void parse_rope(HuggingFaceConfig& config, std::map<std::string, double>& number
     return own.number(key, outside, least, most);
   };
   numbers["rope_theta"] = read("rope_theta", kDefaultTheta, 1, kMost);
-  numbers["rope_share"] = read("partial_rotary_factor", kDefaultShare, 0, 1);
+  constexpr const char* kShare = "partial_rotary_factor";
+  numbers["rope_share"] = read(kShare, kDefaultShare, 0, 1);
+  // transformers then rotates whole heads.
+  if (config.json().contains(kShare) && !config.has(kShare) && !own.has(kShare))
+    config.refuse(kShare, Json(), "a number");
   if (!own.status().ok()) config.fail(own.status().error());
 }
 
@@ -128,6 +132,7 @@ HuggingFaceModel parse(HuggingFaceConfig& config) {
   numbers["attention_interval"] = static_cast<double>(parse_interval(config, shape.layers));
   parse_rope(config, numbers);
   config.expect("hidden_act", {"silu", "swish"});
+  config.expect("is_causal", {true});
   config.expect("attn_output_gate", {true});
   config.expect("output_gate_type", {"swish", "silu"});
   return model;

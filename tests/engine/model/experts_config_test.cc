@@ -137,6 +137,9 @@ TEST(ExpertsConfig, WhatAGptOssDoesNotSayIsItsClassDefault) {
   EXPECT_EQ(complete(model->shape).numbers, preset.numbers);
   EXPECT_EQ(model->shape.heads, preset.heads);
   EXPECT_EQ(model->shape.vocab, preset.vocab);
+  const auto empty = parsed({{"model_type", "gpt_oss"}, {"rope_scaling", json::object()}});
+  ASSERT_TRUE(empty.ok());
+  EXPECT_EQ(empty->shape.numbers, model->shape.numbers);
   const auto simple = parsed({{"model_type", "gpt_oss"}, {"rope_scaling", {{"type", "default"}}}});
   ASSERT_TRUE(simple.ok());
   EXPECT_EQ(llama_shape(simple->shape).rope.scaling, RopeScaling::kNone);

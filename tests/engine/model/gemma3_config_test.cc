@@ -163,6 +163,8 @@ TEST(Gemma3Config, RefusesOtherModelsByKey) {
       {"final_logit_softcapping", 30.0},
       {"attn_logit_softcapping", 50.0},
       {"use_bidirectional_attention", true},
+      {"is_causal", false},
+      {"partial_rotary_factor", 0.5},
       {"sliding_window", nullptr},
       {"architectures", {"Gemma3ForSequenceClassification"}},
       {"quantization_config", {{"bits", 4}}},
@@ -175,6 +177,9 @@ TEST(Gemma3Config, RefusesOtherModelsByKey) {
   const json linear = {{"rope_type", "linear"}, {"factor", 2.0}};
   for (const json& ropes : {json{{"full_attention", yarn}}, json{{"sliding_attention", linear}}})
     EXPECT_THAT(refused(changed({{"rope_parameters", ropes}})), HasSubstr("rope_type"));
+  EXPECT_THAT(refused(changed({{"rope_parameters", nullptr},
+                               {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}})),
+              HasSubstr("\"type\" is \"linear\""));
   const std::pair<const char*, json> broken[] = {
       {"layer_types", {"full_attention"}},
       {"layer_types", "full_attention"},
@@ -184,6 +189,7 @@ TEST(Gemma3Config, RefusesOtherModelsByKey) {
       {"full_attention", {{"full_attention", 3}}},
       {"num_key_value_heads", "two"},
       {"sliding_window", 0},
+      {"query_pre_attn_scalar", 0},
       {"tie_word_embeddings", 1}};
   for (const auto& [key, value] : broken) {
     const std::string name(key);

@@ -142,6 +142,7 @@ TEST(Qwen35Config, OfAModelThatSeesImagesReadsTheText) {
 TEST(Qwen35Config, RefusesOtherModelsByKey) {
   const std::pair<const char*, json> others[] = {
       {"hidden_act", "gelu"},
+      {"is_causal", false},
       {"attn_output_gate", false},
       {"output_gate_type", "sigmoid"},
       {"architectures", {"Qwen3_5ForSequenceClassification"}},
@@ -153,6 +154,9 @@ TEST(Qwen35Config, RefusesOtherModelsByKey) {
     const bool is_rope = std::string(key) == "rope_type";
     EXPECT_THAT(refused(changed({{is_rope ? "rope_parameters" : key, value}})), HasSubstr(key));
   }
+  EXPECT_THAT(refused(changed({{"partial_rotary_factor", nullptr},
+                               {"rope_parameters", {{"rope_type", "default"}}}})),
+              HasSubstr("partial_rotary_factor"));
   const std::pair<const char*, json> broken[] = {{"layer_types", {"full_attention"}},
                                                  {"layer_types", "full_attention"},
                                                  {"rope_parameters", 3},
