@@ -41,12 +41,12 @@ Status make_way(aio::FileSystem& files, const std::string& to) {
   if (const std::string name = last_name(to); name == "." || name == ".." || name.empty())
     return Error(ErrorCode::kInvalidArgument,
                  to + " is a folder that the copy cannot replace: name a new folder in it");
-  SLUICE_RETURN_IF_ERROR(check_folder_next_to(files, to));
   const auto listed = files.list(to);
-  if (!listed.ok())
-    return listed.error().code() == ErrorCode::kNotFound ? Status() : Status(listed.error());
-  if (!listed->empty())
+  if (!listed.ok() && listed.error().code() != ErrorCode::kNotFound) return listed.error();
+  if (listed.ok() && !listed->empty())
     return Error(ErrorCode::kAlreadyExists, to + " is not empty: name a new or an empty folder");
+  SLUICE_RETURN_IF_ERROR(check_folder_next_to(files, to));
+  if (!listed.ok()) return {};
   Status removed = files.remove(to);
   if (removed.ok()) return removed;
   return std::move(removed).error().with_suffix("; name a new folder in it");

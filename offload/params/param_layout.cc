@@ -30,7 +30,7 @@ Status check(std::span<const ParamUnit> units, std::uint64_t element_bytes, int 
     if (unit.elements > kMaxUnitBytes / element_bytes) {
       return invalid("unit " + unit.name + " has " + std::to_string(unit.elements) +
                      " parameters of " + std::to_string(element_bytes) + " bytes; a unit has " +
-                     format_bytes(kMaxUnitBytes) + " at most: split it in two");
+                     format_bytes(kMaxUnitBytes) + " at most: split it in two, or train adapters");
     }
   }
   return {};

@@ -196,10 +196,22 @@ class Checkpoints(Training):
         continued = self.results("b")
         self.assertEqual([one["step"] for one in continued], [3, 4])
         self.assertEqual(continued, [whole[3], whole[4]])
-        self.assertIn("not empty", self.refused("copy", "a", "copies/of a"))
+        again = self.refused("copy", "a", "copies/of a")
+        self.assertIn("not empty", again)
+        self.assertNotIn("interrupted", again)  # else a complete copy would be removed
         self.assertIn("this one is step-000000004",
                       self.refused("copy", "a", "copies/step-000000002"))
         self.assertEqual(os.listdir(self.path / "copies"), ["of a"])
+
+    def test_a_copy_goes_where_a_link_leads(self):
+        self.sluice("train", "run.json", "--out", "a")
+        (self.path / "backup").mkdir()
+        (self.path / "link").symlink_to(self.path / "backup")
+        (self.path / "nowhere").symlink_to(self.path / "missing")
+        self.sluice("copy", "a", "link")
+        self.assertTrue((self.path / "link").is_symlink())
+        self.assertIn("checkpoint.json", os.listdir(self.path / "backup"))
+        self.assertIn("a link to a folder that is not there", self.refused("copy", "a", "nowhere"))
 
     def test_overwriting_leaves_nothing_to_resume_of_the_run_before(self):
         self.sluice("train", "run.json", "--out", "a")

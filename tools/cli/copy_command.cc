@@ -1,11 +1,11 @@
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
 
 #include "aio/units.h"
 #include "engine/checkpoint/copy_checkpoint.h"
-#include "engine/exchange/export_model.h"
 #include "tools/cli/command.h"
 #include "tools/session/checkpoint_argument.h"
 #include "tools/session/open_queue.h"
@@ -13,6 +13,8 @@
 
 namespace sluice::tools {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct CopyOptions {
   std::string from;
@@ -26,10 +28,20 @@ std::string without_last_slash(std::string path) {
   return path;
 }
 
+// A link stands for the folder that it names, on that folder's drive.
+Result<std::string> named_folder(const std::string& out) {
+  std::string path = without_last_slash(out);
+  if (!fs::is_symlink(path)) return path;
+  std::error_code error;
+  const fs::path target = fs::canonical(path, error);
+  if (!error) return target.string();
+  return Error(ErrorCode::kInvalidArgument,
+               path + " is a link to a folder that is not there: name the folder");
+}
+
 Result<int> run(const CopyOptions& options, aio::IoWatchdog& watchdog) {
   SLUICE_ASSIGN_OR_RETURN(const FileQueue files, open_queue(watchdog));
-  const std::string to = without_last_slash(options.to);
-  SLUICE_RETURN_IF_ERROR(engine::check_empty(files.backend->files(), to));
+  SLUICE_ASSIGN_OR_RETURN(const std::string to, named_folder(options.to));
   SLUICE_ASSIGN_OR_RETURN(const CheckpointArgument from,
                           find_checkpoint(*files.queue, options.from, options.checkpoint));
   TerminalLine line;

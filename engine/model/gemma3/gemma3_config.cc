@@ -127,7 +127,6 @@ HuggingFaceModel parse(HuggingFaceConfig& config) {
   shape.ffn_hidden = config.count("intermediate_size", 9216);
   constexpr double kMostDropout = 0.999;
   constexpr double kLargestEpsilon = 1000;
-  constexpr double kMostScalar = 1e9;
   shape.dropout = config.number("attention_dropout", 0, 0, kMostDropout);
   auto& numbers = shape.numbers;
   numbers["kv_heads"] = static_cast<double>(config.count("num_key_value_heads", 4));
@@ -135,7 +134,7 @@ HuggingFaceModel parse(HuggingFaceConfig& config) {
   numbers["norm_epsilon"] = config.number("rms_norm_eps", 1e-6, 0, kLargestEpsilon);
   numbers["tied_head"] = config.flag(kTied, true) ? 1 : 0;
   numbers["attention_bias"] = config.flag("attention_bias", false) ? 1 : 0;
-  numbers["query_scalar"] = config.number("query_pre_attn_scalar", 256, 1, kMostScalar);
+  numbers["query_scalar"] = static_cast<double>(config.count("query_pre_attn_scalar", 256));
   numbers["window"] = static_cast<double>(config.count("sliding_window", 4096));
   const std::int64_t interval = parse_interval(config, shape.layers);
   numbers["full_interval"] = static_cast<double>(interval);

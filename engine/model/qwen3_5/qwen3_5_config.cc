@@ -96,6 +96,8 @@ void parse_rope(HuggingFaceConfig& config, std::map<std::string, double>& number
   const Json type = rope.value("rope_type", rope.value("type", Json("default")));
   // All of the text's angles are those of its positions, however they are interleaved.
   if (type != "default" && type != "mrope") config.refuse("rope_type", type, "\"default\"");
+  for (const auto& [key, value] : rope.items())
+    if (value.is_object()) config.refuse(kRope, rope, "one object for all layers");
   HuggingFaceConfig own(rope, kModels);
   const auto read = [&](const char* key, double default_value, double least, double most) {
     const double outside = config.number(key, default_value, least, most);

@@ -157,6 +157,8 @@ TEST(Qwen35Config, RefusesOtherModelsByKey) {
   EXPECT_THAT(refused(changed({{"partial_rotary_factor", nullptr},
                                {"rope_parameters", {{"rope_type", "default"}}}})),
               HasSubstr("partial_rotary_factor"));
+  EXPECT_THAT(refused(changed({{"rope_parameters", {{"full_attention", {{"rope_theta", 5.0}}}}}})),
+              HasSubstr("one object"));
   const std::pair<const char*, json> broken[] = {{"layer_types", {"full_attention"}},
                                                  {"layer_types", "full_attention"},
                                                  {"rope_parameters", 3},
