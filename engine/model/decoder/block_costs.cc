@@ -73,7 +73,8 @@ Traffic delta_traffic(const BlockSpec& block, std::int64_t number_bytes) {
   // The convolution and the gate read and write rows; backward does so for gradients, too.
   const auto rows =
       static_cast<double>((2 * heads.qkv_width() + 3 * heads.value_width()) * number_bytes);
-  const auto fp32 = static_cast<double>(heads.value_heads * delta_backward_numbers(heads, kDeltaChunk) * 4);
+  const auto fp32 =
+      static_cast<double>(heads.value_heads * delta_backward_numbers(heads, kDeltaChunk) * 4);
   return {.forward = rows + fp32, .backward = 2 * rows + 3 * fp32};
 }
 

@@ -81,7 +81,8 @@ Json surroundings(const Key& key) {
   if (key.path == "model.family") put(root, "model.preset", "custom");
   if (key.path == "model.preset" || key.path == "model.path" || key.path == "model.family") {
     for (const char* name : {"layers", "hidden", "heads", "context", "vocab"}) {
-      put(root, std::string("model.") + name, 320);  // a multiple of any preset's key and value heads
+      put(root, std::string("model.") + name,
+          320);  // a multiple of any preset's key and value heads
     }
     if (key.path == "model.family") put(root, "model.heads", 2);
   }
