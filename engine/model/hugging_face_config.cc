@@ -72,6 +72,66 @@ void HuggingFaceConfig::expect(const char* key, const std::vector<Json>& known) 
     refuse(key, value, known.front().dump());
 }
 
+void HuggingFaceConfig::expect_class(const std::string& name) {
+  if (has("architectures")) {
+    const Json& all = json_["architectures"];
+    const std::vector<Json> known = {name + "ForCausalLM", name + "ForConditionalGeneration",
+                                     name + "TextModel", name + "Model"};
+    const auto is_known = [&](const Json& one) {
+      return std::find(known.begin(), known.end(), one) != known.end();
+    };
+    if (!all.is_array() || !std::all_of(all.begin(), all.end(), is_known))
+      refuse("architectures", all, "[" + known.front().dump() + "]");
+  }
+  if (has("quantization_config"))
+    refuse("quantization_config", json_["quantization_config"],
+           "weights of 16 bits or more (none)");
+}
+
+std::int64_t HuggingFaceConfig::full_interval(std::int64_t default_value, std::int64_t layers,
+                                              const std::string& other) {
+  constexpr const char* kTypes = "layer_types";
+  constexpr const char* kFull = "full_attention";
+  if (!has(kTypes)) return default_value;
+  const Json& types = json_[kTypes];
+  if (!types.is_array() || static_cast<std::int64_t>(types.size()) != layers) {
+    fail(wrong(kTypes, types, "one of each of " + std::to_string(layers) + " layers"));
+    return default_value;
+  }
+  const auto first = std::find(types.begin(), types.end(), Json(kFull));
+  const std::int64_t interval = first - types.begin() + 1;
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    const Json wanted = (layer + 1) % interval == 0 ? Json(kFull) : Json(other);
+    if (types[static_cast<std::size_t>(layer)] == wanted) continue;
+    refuse(kTypes, types,
+           "one repeating order of layers, each of which ends with \"full_attention\"");
+    break;
+  }
+  return interval;
+}
+
+Result<HuggingFaceConfig::Json> text_part(const HuggingFaceConfig::Json& json,
+                                          const std::string& model, bool is_tied) {
+  constexpr const char* kTied = "tie_word_embeddings";
+  const auto text = json.find("text_config");
+  if (text == json.end() || !text->is_object())
+    return Error(ErrorCode::kCorrupt, "a " + model +
+                                          " that sees images needs \"text_config\", an object with "
+                                          "its text model");
+  HuggingFaceConfig::Json inner = *text;
+  for (const char* const key :
+       {"architectures", "quantization_config", "bos_token_id", "eos_token_id", "pad_token_id"})
+    if ((!inner.contains(key) || inner[key].is_null()) && json.contains(key))
+      inner[key] = json[key];
+  const HuggingFaceConfig::Json outer = json.value(kTied, HuggingFaceConfig::Json(is_tied));
+  if (json.contains(kTied) && inner.contains(kTied) && inner[kTied] != outer)
+    return Error(ErrorCode::kCorrupt, "\"" + std::string(kTied) + "\" is " + outer.dump() +
+                                          ", but " + inner[kTied].dump() +
+                                          " in \"text_config\"; they must be the same");
+  inner[kTied] = outer;
+  return inner;
+}
+
 std::string hugging_face_dtype(DType dtype) {
   switch (dtype) {
     case DType::kBF16:

@@ -39,11 +39,23 @@ class HuggingFaceConfig {
   // Refuses all values but these; the first is the default.
   void expect(const char* key, const std::vector<Json>& known);
 
+  // Refuses quantized weights, and architectures that are no language model of `name` ("Gemma3").
+  void expect_class(const std::string& name);
+  // layer_types as one number: each so many layers are `other`, but the last of them, which is
+  // "full_attention". Larger than `layers`: all are `other`. `default_value`: without layer_types.
+  std::int64_t full_interval(std::int64_t default_value, std::int64_t layers,
+                             const std::string& other);
+
  private:
   Json json_;
   std::string models_;
   Status status_;
 };
+
+// The "text_config" of a model that also sees images, with what only the outer object says.
+// `model`: its name in messages. `is_tied`: the outer class' default of tie_word_embeddings.
+Result<HuggingFaceConfig::Json> text_part(const HuggingFaceConfig::Json& json,
+                                          const std::string& model, bool is_tied);
 
 // transformers' name of a weights dtype.
 std::string hugging_face_dtype(DType dtype);

@@ -1,6 +1,5 @@
 #include "engine/model/gemma3/gemma3_config.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -24,48 +23,6 @@ constexpr const char* kTied = "tie_word_embeddings";
 
 constexpr const char* kTextAlone =
     "Sluice trains the model's text part: its vision encoder is left out";
-
-void check_class(HuggingFaceConfig& config) {
-  if (config.has("architectures")) {
-    const Json& all = config.json()["architectures"];
-    const std::vector<Json> known = {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration",
-                                     "Gemma3TextModel", "Gemma3Model"};
-    const auto is_known = [&](const Json& one) {
-      return std::find(known.begin(), known.end(), one) != known.end();
-    };
-    if (!all.is_array() || !std::all_of(all.begin(), all.end(), is_known))
-      config.refuse("architectures", all, "[\"Gemma3ForCausalLM\"]");
-  }
-  if (config.has("quantization_config"))
-    config.refuse("quantization_config", config.json()["quantization_config"],
-                  "weights of 16 bits or more (none)");
-}
-
-// The blocks that see the whole text, as one number.
-std::int64_t parse_interval(HuggingFaceConfig& config, std::int64_t layers) {
-  constexpr std::int64_t kDefault = 6;
-  const std::int64_t said = config.count("sliding_window_pattern", kDefault);
-  if (!config.has("layer_types")) return said;
-  const Json& types = config.json()["layer_types"];
-  if (!types.is_array() || static_cast<std::int64_t>(types.size()) != layers) {
-    config.fail(Error(ErrorCode::kCorrupt, "\"layer_types\" is " + types.dump() +
-                                               ", which is not one of each of " +
-                                               std::to_string(layers) + " layers"));
-    return said;
-  }
-  const auto first = std::find(types.begin(), types.end(), Json(kFull));
-  // Without one that sees all, the first would come after the last layer.
-  const std::int64_t interval = first - types.begin() + 1;
-  for (std::int64_t layer = 0; layer < layers; ++layer) {
-    const char* const wanted = sees_all(layer, interval) ? kFull : kSliding;
-    if (types[static_cast<std::size_t>(layer)] != wanted) {
-      config.refuse("layer_types", types,
-                    "one repeating order of layers, each of which ends with \"full_attention\"");
-      break;
-    }
-  }
-  return interval;
-}
 
 // The object under `key`, or an empty one.
 Json object_of(HuggingFaceConfig& config, const Json& json, const char* key) {
@@ -136,7 +93,8 @@ HuggingFaceModel parse(HuggingFaceConfig& config) {
   numbers["attention_bias"] = config.flag("attention_bias", false) ? 1 : 0;
   numbers["query_scalar"] = static_cast<double>(config.count("query_pre_attn_scalar", 256));
   numbers["window"] = static_cast<double>(config.count("sliding_window", 4096));
-  const std::int64_t interval = parse_interval(config, shape.layers);
+  const std::int64_t interval =
+      config.full_interval(config.count("sliding_window_pattern", 6), shape.layers, kSliding);
   numbers["full_interval"] = static_cast<double>(interval);
   if (interval > 1 && config.json().contains("sliding_window"))
     if (!config.has("sliding_window")) config.refuse("sliding_window", Json(), "a window");
@@ -148,23 +106,6 @@ HuggingFaceModel parse(HuggingFaceConfig& config) {
   config.expect("is_causal", {true});
   config.expect("partial_rotary_factor", {1.0});
   return model;
-}
-
-// The text model's object, with what only the outer one says.
-Result<Json> text_object(const Json& json) {
-  const auto text = json.find("text_config");
-  if (text == json.end() || !text->is_object())
-    return Error(ErrorCode::kCorrupt,
-                 "a Gemma 3 that sees images needs \"text_config\", an object with its text model");
-  Json inner = *text;
-  for (const char* const key : {"architectures", "quantization_config", kTied, "bos_token_id",
-                                "eos_token_id", "pad_token_id"})
-    if (!inner.contains(key) && json.contains(key)) inner[key] = json[key];
-  if (json.contains(kTied) && json[kTied] != inner[kTied])
-    return Error(ErrorCode::kCorrupt, "\"" + std::string(kTied) + "\" is " + json[kTied].dump() +
-                                          ", but " + inner[kTied].dump() +
-                                          " in \"text_config\"; they must be the same");
-  return inner;
 }
 
 Json rope_json(const Rope& rope) {
@@ -195,12 +136,7 @@ std::string gemma3_config_text(const HuggingFaceModel& model) {
                {kTied, spec.tied},
                {"attention_bias", attention.qkv_bias},
                {"attention_dropout", attention.dropout}};
-  // transformers' class takes a whole number alone.
-  if (attention.query_scalar ==
-      static_cast<double>(static_cast<std::int64_t>(attention.query_scalar)))
-    json["query_pre_attn_scalar"] = static_cast<std::int64_t>(attention.query_scalar);
-  else
-    json["query_pre_attn_scalar"] = attention.query_scalar;
+  json["query_pre_attn_scalar"] = static_cast<std::int64_t>(attention.query_scalar);
   json["sliding_window"] = static_cast<std::int64_t>(shape.numbers.at("window"));
   const auto interval = static_cast<std::int64_t>(shape.numbers.at("full_interval"));
   Json types = Json::array();
@@ -219,10 +155,10 @@ Result<HuggingFaceModel> parse_gemma3_config(std::string_view text) {
   SLUICE_ASSIGN_OR_RETURN(Json json, read_json_object<Json>(text));
   const bool is_text = json.value("model_type", Json()) == kTextType;
   if (!is_text) {
-    SLUICE_ASSIGN_OR_RETURN(json, text_object(json));
+    SLUICE_ASSIGN_OR_RETURN(json, text_part(json, "Gemma 3", true));
   }
   HuggingFaceConfig config(json, kModels);
-  check_class(config);
+  config.expect_class("Gemma3");
   HuggingFaceModel model = parse(config);
   SLUICE_RETURN_IF_ERROR(config.status());
   SLUICE_ASSIGN_OR_RETURN(model.special, parse_special_tokens(json.dump()));

@@ -44,8 +44,8 @@ std::vector<ShapeNumber> make_numbers() {
       flag("model.tied_head", 1,
            "use the token embedding as the output projection (tie_word_embeddings)"),
       flag("model.attention_bias", 0, "biases in attention's linear layers"),
-      factor("model.query_scalar", 0,
-             "scores are divided by its square root (query_pre_attn_scalar); 0: model.head_dim"),
+      count("model.query_scalar", 0,
+            "scores are divided by its square root (query_pre_attn_scalar); 0: model.head_dim"),
       count("model.window", 1024,
             "sliding window in tokens: the keys that a query sees, including its own "
             "(sliding_window)"),

@@ -1,6 +1,5 @@
 #include "engine/model/qwen3_5/qwen3_5_config.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -37,47 +36,6 @@ constexpr Count kCounts[] = {{"num_key_value_heads", "kv_heads", 4},
                              {"linear_key_head_dim", "delta_key_dim", 128},
                              {"linear_value_head_dim", "delta_value_dim", 128},
                              {"linear_conv_kernel_dim", "delta_taps", 4}};
-
-void check_class(HuggingFaceConfig& config) {
-  if (config.has("architectures")) {
-    const Json& all = config.json()["architectures"];
-    const std::vector<Json> known = {"Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration",
-                                     "Qwen3_5TextModel", "Qwen3_5Model"};
-    const auto is_known = [&](const Json& one) {
-      return std::find(known.begin(), known.end(), one) != known.end();
-    };
-    if (!all.is_array() || !std::all_of(all.begin(), all.end(), is_known))
-      config.refuse("architectures", all, "[\"Qwen3_5ForCausalLM\"]");
-  }
-  if (config.has("quantization_config"))
-    config.refuse("quantization_config", config.json()["quantization_config"],
-                  "weights of 16 bits or more (none)");
-}
-
-// The blocks that attend, as one number.
-std::int64_t parse_interval(HuggingFaceConfig& config, std::int64_t layers) {
-  constexpr std::int64_t kDefault = 4;
-  const std::int64_t said = config.count("full_attention_interval", kDefault);
-  if (!config.has("layer_types")) return said;
-  const Json& types = config.json()["layer_types"];
-  if (!types.is_array() || static_cast<std::int64_t>(types.size()) != layers) {
-    config.fail(Error(ErrorCode::kCorrupt, "\"layer_types\" is " + types.dump() +
-                                               ", which is not one of each of " +
-                                               std::to_string(layers) + " layers"));
-    return said;
-  }
-  const auto first = std::find(types.begin(), types.end(), Json(kFull));
-  const std::int64_t interval = first - types.begin() + 1;  // past the last layer: none attends
-  for (std::int64_t layer = 0; layer < layers; ++layer) {
-    const char* const wanted = (layer + 1) % interval == 0 ? kFull : kLinear;
-    if (types[static_cast<std::size_t>(layer)] != wanted) {
-      config.refuse("layer_types", types,
-                    "one repeating order of layers, each of which ends with \"full_attention\"");
-      break;
-    }
-  }
-  return interval;
-}
 
 void parse_rope(HuggingFaceConfig& config, std::map<std::string, double>& numbers) {
   constexpr double kMost = 1e18;
@@ -131,31 +89,14 @@ HuggingFaceModel parse(HuggingFaceConfig& config) {
   numbers["norm_epsilon"] = config.number("rms_norm_eps", 1e-6, 0, kLargestEpsilon);
   numbers["tied_head"] = config.flag("tie_word_embeddings", false) ? 1 : 0;
   numbers["attention_bias"] = config.flag("attention_bias", false) ? 1 : 0;
-  numbers["attention_interval"] = static_cast<double>(parse_interval(config, shape.layers));
+  numbers["attention_interval"] = static_cast<double>(
+      config.full_interval(config.count("full_attention_interval", 4), shape.layers, kLinear));
   parse_rope(config, numbers);
   config.expect("hidden_act", {"silu", "swish"});
   config.expect("is_causal", {true});
   config.expect("attn_output_gate", {true});
   config.expect("output_gate_type", {"swish", "silu"});
   return model;
-}
-
-// The text model's object, with what only the outer one says.
-Result<Json> text_object(const Json& json) {
-  const auto text = json.find("text_config");
-  if (text == json.end() || !text->is_object())
-    return Error(ErrorCode::kCorrupt,
-                 "a Qwen3.5 that sees images needs \"text_config\", an object with its text model");
-  Json inner = *text;
-  for (const char* const key : {"architectures", "quantization_config", "tie_word_embeddings",
-                                "bos_token_id", "eos_token_id", "pad_token_id"})
-    if (!inner.contains(key) && json.contains(key)) inner[key] = json[key];
-  constexpr const char* kTied = "tie_word_embeddings";
-  if (json.contains(kTied) && json[kTied] != inner[kTied])
-    return Error(ErrorCode::kCorrupt, "\"" + std::string(kTied) + "\" is " + json[kTied].dump() +
-                                          ", but " + inner[kTied].dump() +
-                                          " in \"text_config\"; they must be the same");
-  return inner;
 }
 
 }  // namespace
@@ -198,10 +139,10 @@ Result<HuggingFaceModel> parse_qwen3_5_config(std::string_view text) {
   SLUICE_ASSIGN_OR_RETURN(Json json, read_json_object<Json>(text));
   const bool is_text = json.value("model_type", Json()) == kTextType;
   if (!is_text) {
-    SLUICE_ASSIGN_OR_RETURN(json, text_object(json));
+    SLUICE_ASSIGN_OR_RETURN(json, text_part(json, "Qwen3.5", false));
   }
   HuggingFaceConfig config(json, kModels);
-  check_class(config);
+  config.expect_class("Qwen3_5");
   HuggingFaceModel model = parse(config);
   SLUICE_RETURN_IF_ERROR(config.status());
   SLUICE_ASSIGN_OR_RETURN(model.special, parse_special_tokens(json.dump()));

@@ -152,6 +152,14 @@ TEST(Gemma3Config, OfAModelThatSeesImagesReadsTheText) {
   text.erase("eos_token_id");
   EXPECT_THAT(read(with_images(text, {{"eos_token_id", {1, 98}}})).special.ends,
               ElementsAre(1, 98));
+  // What the outer object does not say is its class' default, and its quantization counts.
+  EXPECT_TRUE(
+      gemma3_spec(
+          read(with_images(changed({{"tie_word_embeddings", false}}), json::object())).shape)
+          .tied);
+  EXPECT_THAT(refused(with_images(changed({{"quantization_config", nullptr}}),
+                                  {{"quantization_config", {{"quant_method", "fp8"}}}})),
+              HasSubstr("fp8"));
   EXPECT_THAT(refused({{"model_type", "gemma3"}}, ErrorCode::kCorrupt), HasSubstr("text_config"));
   EXPECT_THAT(refused({{"model_type", "gemma3"}, {"text_config", 1}}, ErrorCode::kCorrupt),
               HasSubstr("text_config"));
