@@ -45,7 +45,7 @@ Flops block_flops(const BlockSpec& block, const AdapterNumbers& adapters, std::i
   const auto hidden = static_cast<double>(block.hidden);
   const double mlp_in = 2 * hidden * static_cast<double>(block.mlp_in_width());
   const double mlp_out = 2 * hidden * static_cast<double>(block.mlp_width());
-  const double router = 2 * hidden * static_cast<double>(block.experts.count);
+  const double router = 2 * hidden * static_cast<double>(block.logits());
   const double weights =
       2 * hidden * static_cast<double>(block.mixer_in_width() + block.mixer_width()) + router +
       mlp_in + mlp_out;
@@ -112,7 +112,7 @@ std::uint64_t block_saved_bytes(const BlockSpec& block, const PassShape& pass) {
   const std::int64_t statistics = of_norm * ((cut ? 1 : 2) + branches);
   const std::int64_t numbers = block.mixer_in_width() + block.mixer_width() +
                                (1 + branches) * block.hidden +
-                               (cut ? 0 : block.mlp_in_width() + block.experts.count);
+                               (cut ? 0 : block.mlp_in_width() + block.logits());
   const std::int64_t sums = block.delta.exists() ? 0 : block.attention.heads;
   return static_cast<std::uint64_t>(
       pass.rows() * (numbers * pass.number_bytes + (statistics + sums) * kFp32Bytes));

@@ -52,7 +52,7 @@ class BlockMemory {
         block_.mlp.gated ? std::max(feed_forward_bytes(piece), normed + norm_bytes(piece))
                          : feed_forward_bytes(piece) + normed;
     const std::uint64_t feed_forward =
-        saved + numbers_bytes(piece, block_.mlp_in_width() + block_.experts.count) + of_piece +
+        saved + numbers_bytes(piece, block_.mlp_in_width() + block_.logits()) + of_piece +
         adapter_bytes(piece);
     const std::uint64_t end =
         numbers_bytes(pass_, 2 * block_.hidden + block_.mixer_in_width()) + norm_bytes(pass_);
@@ -97,10 +97,29 @@ class BlockMemory {
 
   std::uint64_t experts_bytes(const PassShape& pass) const {
     const bool is_fused = fuses_rows(pass, options_, block_.experts.width);
-    return std::max(experts_backward_bytes(
-                        block_, pass, options_,
-                        {.activated = is_fused ? 2 : kCopies, .is_trained = !lora_.exists()}),
-                    numbers_bytes(pass, 2 * block_.hidden + block_.mlp_width()) + norm_bytes(pass));
+    return std::max(
+        {experts_backward_bytes(
+             block_, pass, options_,
+             {.activated = is_fused ? 2 : kCopies, .is_trained = !lora_.exists()}),
+         shared_bytes(pass),
+         numbers_bytes(pass, 2 * block_.hidden + block_.mlp_width()) + norm_bytes(pass)});
+  }
+
+  // The backward of the shared expert: the norm's output, the sum of gradients, and one more; also
+  // the activation and its gradient. What was saved for the other experts is free again.
+  std::uint64_t shared_bytes(const PassShape& pass) const {
+    const ExpertsSpec& experts = block_.experts;
+    if (!experts.shared) return 0;
+    const std::int64_t width = block_.mlp.width;
+    const std::int64_t gates = fuses_rows(pass, options_, width) ? 2 : kCopies;
+    const auto copies = [&](std::int64_t columns) {
+      return product_copies_bytes(pass, options_, block_.hidden, columns);
+    };
+    const std::uint64_t widest =
+        std::max({numbers_bytes(pass, gates * width), numbers_bytes(pass, width) + copies(width),
+                  copies(2 * width)});
+    const std::uint64_t held = numbers_bytes(pass, 3 * block_.hidden) + widest;
+    return held - std::min(held, numbers_bytes(pass, 2 * experts.per_token * experts.width));
   }
 
   // The first branch's backward. A gate is kept, and opens attention's output again if that is in

@@ -94,6 +94,10 @@ struct ExpertsSpec {
   bool bias = false;          // of router and products
   ClampedGate gate;           // instead of a SiLU
 
+  // One more expert, BlockSpec::mlp, computes every token. Its weight is the sigmoid of a
+  // logit of its own.
+  bool shared = false;
+
   bool exist() const { return count > 0; }
 };
 
@@ -105,6 +109,13 @@ struct DeltaNames {
   std::string_view decay_rate;
   std::string_view norm;
   std::string_view out;
+};
+
+// The names of the shared expert's products, and of that with its logit.
+struct SharedNames {
+  std::array<std::string_view, 2> in;  // the gate, and what it multiplies
+  std::string_view out;
+  std::string_view logit;
 };
 
 // Names without the block's own, and without ".weight" and ".bias".
@@ -120,6 +131,7 @@ struct BlockNames {
   std::string_view experts;
   // All experts': [experts, 2 width], an expert's gate and up in turn, and [experts, hidden].
   std::array<std::string_view, 2> expert_biases;
+  SharedNames shared = {};
   std::string_view sinks;
   std::string_view norm1;
   std::string_view norm2;
@@ -135,8 +147,8 @@ struct BlockSpec {
   NormKind norm = NormKind::kLayer;  // of all norms but those of heads
   AttentionSpec attention;           // unused with a delta rule
   DeltaSpec delta;                   // instead of `attention`
-  MlpSpec mlp;                       // unused with experts
-  ExpertsSpec experts;               // instead of `mlp`
+  MlpSpec mlp;                       // with experts: the shared one, gated; or unused
+  ExpertsSpec experts;               // instead of `mlp`, or with it
   BlockNames names;
   // Matrices are stored as [in, out]; otherwise as [out, in], as in torch's Linear.
   bool stores_in_first = false;
@@ -150,10 +162,13 @@ struct BlockSpec {
 
   // Whether a branch's output has a norm before it is added to the residual stream.
   bool norms_branches() const { return !names.branch_norms[0].empty(); }
+  bool has_dense() const { return !experts.exist() || experts.shared; }
   // Numbers of a token after the feed-forward's activation, and before it; of all its experts.
   std::int64_t mlp_width() const {
-    return experts.exist() ? experts.per_token * experts.width : mlp.width;
+    return (has_dense() ? mlp.width : 0) + experts.per_token * experts.width;
   }
+  // Logits of a token that give experts their weights.
+  std::int64_t logits() const { return experts.count + (experts.shared ? 1 : 0); }
   // Columns of the first branch's first products, and numbers of a token before its last one.
   std::int64_t mixer_in_width() const {
     return delta.exists() ? delta.in_width() : attention.in_width();

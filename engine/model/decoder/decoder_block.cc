@@ -27,11 +27,12 @@ enum SavedTensor : std::size_t {
   kMean2,
   kRstd2,
   kInner,
-  kRouterLogits,  // with experts, instead of kInner
+  kRouterLogits,  // with experts
   kGateAndUp,
   kOutputGate,
   kBranch,
-  kBranchRstd
+  kBranchRstd,
+  kSharedLogit
 };
 
 // The results of a forward pass, except the last product and what is cheap to recompute.
@@ -58,7 +59,8 @@ std::vector<at::Tensor> pack(const Kept& kept) {
           kept.feed_forward.experts.gate_and_up,
           kept.attention.gate,
           kept.attention.branch,
-          kept.attention.branch_rstd};
+          kept.attention.branch_rstd,
+          kept.feed_forward.shared_logit};
 }
 
 Kept take(Saved& saved) {
@@ -73,7 +75,8 @@ Kept take(Saved& saved) {
                .feed_forward = {.norm = {{}, saved.take(kMean2), saved.take(kRstd2)},
                                 .inner = saved.take(kInner),
                                 .experts = {.logits = saved.take(kRouterLogits),
-                                            .gate_and_up = saved.take(kGateAndUp)}}};
+                                            .gate_and_up = saved.take(kGateAndUp)},
+                                .shared_logit = saved.take(kSharedLogit)}};
   saved.clear();
   return kept;
 }

@@ -8,7 +8,8 @@
 // and, with norms of heads, the rotation are cheaper to recompute than to keep. If adapters are
 // trained, the parameters end with theirs, and only these have gradients; the other gradients are
 // undefined. With experts the router's logits are saved, and the experts' products before the gate.
-// With a gated delta rule its products and its output are saved instead of attention's.
+// A shared expert adds its logit. With a gated delta rule its products and its output are saved
+// instead of attention's.
 //
 // The feed-forward of many rows is computed in pieces (row_pieces.h). Then backward computes its
 // middle again, piece by piece, and neither this nor the second norm's statistics are saved.

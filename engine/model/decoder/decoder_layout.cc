@@ -52,6 +52,7 @@ struct Products {
   bool has_bias = false;
   float std = kInitialStd;
   BlockProducts BlockParameters::*place;
+  bool keeps_precision = false;
 };
 
 std::vector<Products> delta_products(const BlockSpec& block) {
@@ -90,24 +91,31 @@ std::vector<Products> mixer_products(const BlockSpec& block) {
            .place = &BlockParameters::projection}};
 }
 
-// In flat order, without the experts'.
+// In flat order, without those of the experts that the router chooses.
 std::vector<Products> products_of(const BlockSpec& block) {
   std::vector<Products> all = mixer_products(block);
-  if (block.experts.exist()) return all;
-  const BlockNames& names = block.names;
+  if (!block.has_dense()) return all;
+  const SharedNames& shared = block.names.shared;
+  const bool is_shared = block.experts.shared;
+  const auto& in = is_shared ? shared.in : block.names.mlp_in;
   const MlpSpec& mlp = block.mlp;
-  const bool is_one = names.mlp_in[1].empty();
-  std::vector<Part> mlp_in = {{names.mlp_in[0], is_one ? mlp.in_width() : mlp.width}};
-  if (!is_one) mlp_in.push_back({names.mlp_in[1], mlp.width});
+  const bool is_one = in[1].empty();
+  std::vector<Part> mlp_in = {{in[0], is_one ? mlp.in_width() : mlp.width}};
+  if (!is_one) mlp_in.push_back({in[1], mlp.width});
   all.push_back({.parts = std::move(mlp_in),
                  .in = block.hidden,
                  .has_bias = mlp.bias,
                  .place = &BlockParameters::mlp_in});
-  all.push_back({.parts = {{names.mlp_out, block.hidden}},
+  all.push_back({.parts = {{is_shared ? shared.out : block.names.mlp_out, block.hidden}},
                  .in = mlp.width,
                  .has_bias = mlp.bias,
                  .std = block.branch_std,
                  .place = &BlockParameters::mlp_out});
+  if (is_shared)
+    all.push_back({.parts = {{shared.logit, 1}},
+                   .in = block.hidden,
+                   .place = &BlockParameters::shared_logit,
+                   .keeps_precision = true});
   return all;
 }
 
@@ -124,6 +132,7 @@ class Parameters {
       const auto [rows, columns] =
           stores_in_first ? std::pair{products.in, part.out} : std::pair{part.out, products.in};
       add_product(part.name, rows, columns, products.std);
+      layout_.parameters.back().keeps_precision = products.keeps_precision;
     }
   }
   void experts(BlockParameters& places, const BlockSpec& block) {
@@ -227,9 +236,14 @@ PlacedBlock placed_block(const BlockSpec& block, std::int64_t layer) {
   const std::vector<Products> all = products_of(block);
   Parameters made({.name = name}, name + ".");
   BlockParameters places;
-  for (const Products& products : all)
-    made.matrices(places.*products.place, products, block.stores_in_first);
+  const auto matrices = [&](bool keep_precision) {
+    for (const Products& products : all)
+      if (products.keeps_precision == keep_precision)
+        made.matrices(places.*products.place, products, block.stores_in_first);
+  };
+  matrices(false);
   if (block.experts.exist()) made.experts(places, block);
+  matrices(true);
   if (block.delta.exists()) made.convolution(places.convolution, block);
   const auto biases = [&](std::size_t first, std::size_t last) {
     for (std::size_t i = first; i < last; ++i) made.biases(places.*all[i].place, all[i]);
@@ -307,9 +321,10 @@ std::vector<std::string_view> adapter_targets(const BlockNames& names) {
   add(names.projection);
   for (const std::string_view name : names.delta.in) add(name);
   add(names.delta.out);
-  if (!names.experts.empty()) return targets;
-  for (const std::string_view name : names.mlp_in) add(name);
-  add(names.mlp_out);
+  const bool has_experts = !names.experts.empty();
+  for (const std::string_view name : has_experts ? names.shared.in : names.mlp_in) add(name);
+  add(has_experts ? names.shared.out : names.mlp_out);
+  add(names.shared.logit);
   return targets;
 }
 

@@ -40,8 +40,10 @@ struct NormPlaces {
 struct BlockParameters {
   BlockProducts qkv;  // queries, keys, values; or one packed product; or DeltaNames::in
   BlockProducts projection;
-  BlockProducts mlp_in;  // the gate first, if there is one; without a place with experts
+  // The gate first, if there is one. With experts: of the shared one, or without a place.
+  BlockProducts mlp_in;
   BlockProducts mlp_out;
+  BlockProducts shared_logit;
   // Experts have matrices in sequence: [experts, hidden]; each expert's gate and up [width,
   // hidden]; and each expert's down [hidden, width].
   int router = kNoParameter;
@@ -73,7 +75,7 @@ int token_parameter(const DecoderSpec& spec);
 inline constexpr int kPositionParameter = 0;
 
 // The products that can have adapters, by the last part of their names, in flat order
-// (ModelFamily::adapter_targets()). Experts and their router have none.
+// (ModelFamily::adapter_targets()). Experts that a router chooses have none, nor has the router.
 std::vector<std::string_view> adapter_targets(const BlockNames& names);
 
 // `padded_vocab`: rows of the token embedding in its slot if it is also the output projection; 0:

@@ -34,9 +34,13 @@ Traffic experts_traffic(const BlockSpec& block, std::int64_t number_bytes) {
   const auto gathered = static_cast<double>(experts.per_token * block.hidden * number_bytes);
   const auto routing = static_cast<double>(experts.count * kRoutingBytes);
   const auto sums = static_cast<double>(2 * block.hidden * kFp32Bytes);
+  // A shared expert's output is read and added; backward weights its gradient, and adds two of the
+  // input's.
+  const auto shared = experts.shared ? static_cast<double>(3 * block.hidden * number_bytes) : 0.0;
   // Forward reads and writes the gathered rows, and reads what is summed. Backward gathers the
   // inputs again, and their gradients, and sums the latter; weights of rows read both sides.
-  return {.forward = 3 * gathered + sums + routing, .backward = 7 * gathered + sums + routing};
+  return {.forward = 3 * gathered + sums + routing + shared,
+          .backward = 7 * gathered + sums + routing + 3 * shared};
 }
 
 std::uint64_t experts_backward_bytes(const BlockSpec& block, const PassShape& pass,
@@ -45,7 +49,7 @@ std::uint64_t experts_backward_bytes(const BlockSpec& block, const PassShape& pa
   constexpr std::int64_t kIndices = 4;  // for each gathered row
   const std::int64_t hidden = pass.rows() * block.hidden;
   const std::int64_t gathered = experts.per_token * hidden;
-  const std::int64_t wide = pass.rows() * block.mlp_width();
+  const std::int64_t wide = pass.rows() * experts.per_token * experts.width;
   const std::int64_t routing =
       pass.rows() * (experts.count * kRoutingBytes + experts.per_token * kIndices * kIndexBytes) +
       (experts.bias ? pass.rows() * (experts.per_token + 2) * experts.count * pass.number_bytes

@@ -1,5 +1,6 @@
 // The feed-forward of a decoder block with experts: a router, gated experts, their weighted sum,
-// and its backward. Biases are added as products. The norm and the residual are the block's.
+// and its backward. Biases are added as products. The norm and the residual are the block's, and a
+// shared expert is its FeedForwardPass's.
 //
 // A call computes all rows of a micro-batch, or one piece of them (row_pieces.h): rows do not
 // depend on each other, so pieces are those of a dense feed-forward.

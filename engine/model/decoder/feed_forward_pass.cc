@@ -1,6 +1,9 @@
 #include "engine/model/decoder/feed_forward_pass.h"
 
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/sum.h>
+#include <c10/core/ScalarType.h>
 
 #include <utility>
 
@@ -11,10 +14,10 @@ namespace sluice::engine {
 
 FeedForwardPass::Kept FeedForwardPass::kept_of(Normed normed, std::int64_t first_row) const {
   Kept kept;
-  if (experts_)
-    kept.experts = experts_->middle(normed.output);
-  else
-    kept.inner = in_from(first_row).output(normed.output);
+  const BlockSpec& spec = pass_.spec;
+  if (experts_) kept.experts = experts_->middle(normed.output);
+  if (spec.has_dense()) kept.inner = in_from(first_row).output(normed.output);
+  if (spec.experts.shared) kept.shared_logit = logit_from(first_row).output(normed.output);
   normed.output.reset();
   kept.norm = std::move(normed);
   return kept;
@@ -36,12 +39,15 @@ at::Tensor FeedForwardPass::activated(const at::Tensor& inner) const {
 
 at::Tensor FeedForwardPass::output_of(Kept kept, std::int64_t first_row) const {
   at::Tensor output;
-  if (experts_) {
-    output = experts_->output(kept.experts);
-  } else {
+  if (experts_) output = experts_->output(kept.experts);
+  if (pass_.spec.has_dense()) {
     const at::Tensor activation = activated(kept.inner);
     kept.inner.reset();
-    output = out_from(first_row).output(activation);
+    const at::Tensor dense = out_from(first_row).output(activation);
+    if (experts_)
+      output.addcmul_(dense.view_as(output), at::sigmoid(kept.shared_logit.flatten(0, -2)));
+    else
+      output = dense;
   }
   if (!pass_.spec.norms_branches()) return output;
   return pass_.norm(pass_.places.branch_norms[1]).normed(pass_.w, output).output;
@@ -84,39 +90,67 @@ void FeedForwardPass::norm_backward(Rows& rows, const at::Tensor& inner,
                                             std::move(rstd), gradients);
 }
 
-at::Tensor FeedForwardPass::dense_backward(Rows& rows, at::Tensor inner,
-                                           const UnitViews& gradients) const {
-  const bool overwrites = pass_.context.overwrites && rows.first == 0;
-  const bool gated = pass_.spec.mlp.gated;
-  if (pass_.spec.norms_branches()) norm_backward(rows, inner, gradients);
-  {
-    const ProductsPass products = out_from(rows.first);
-    const ProductsPass::Backward out(products, rows.dropped);
-    at::Tensor activation = out.input_gradient();
-    activated_backward(inner, activation, gradients);
-    if (gated) out.put_biases(gradients);
-    out.put_matrices(gradients, activation, overwrites);
-  }
-  rows.dropped.reset();
-  const ProductsPass products = in_from(rows.first);
-  const ProductsPass::Backward in(products, inner);
-  if (gated) in.put_biases(gradients);
-  in.put_matrices(gradients, norm_.normed(pass_.w, rows.middle).output, overwrites);
+// A product with the last matrix moves from one factor to the other: (W a) g = a (W^T g). So no
+// output of a shared expert is needed.
+at::Tensor FeedForwardPass::out_backward(const Rows& rows, const at::Tensor& grad_output,
+                                         at::Tensor& inner, const UnitViews& gradients) const {
+  const ProductsPass products = out_from(rows.first);
+  const ProductsPass::Backward out(products, grad_output);
+  at::Tensor activation = out.input_gradient();  // its gradient
+  at::Tensor along;
+  if (pass_.spec.experts.shared)
+    along = at::sum(activated(inner).mul_(activation), {-1}, /*keepdim=*/true,
+                    c10::promoteTypes(activation.scalar_type(), at::kFloat));
+  activated_backward(inner, activation, gradients);
+  if (pass_.spec.mlp.gated) out.put_biases(gradients);
+  out.put_matrices(gradients, activation, overwrites(rows));
+  return along;
+}
+
+at::Tensor FeedForwardPass::in_backward(const Rows& rows, const ProductsPass& products,
+                                        const at::Tensor& grad_products, at::Tensor input,
+                                        const UnitViews& gradients) const {
+  const ProductsPass::Backward in(products, grad_products);
+  if (pass_.spec.mlp.gated) in.put_biases(gradients);
+  in.put_matrices(gradients, std::exchange(input, {}), overwrites(rows));
   return in.input_gradient();
 }
 
-at::Tensor FeedForwardPass::experts_backward(Rows& rows, ExpertsPass::Middle experts,
+at::Tensor FeedForwardPass::dense_backward(Rows& rows, at::Tensor inner,
+                                           const UnitViews& gradients) const {
+  if (pass_.spec.norms_branches()) norm_backward(rows, inner, gradients);
+  out_backward(rows, rows.dropped, inner, gradients);
+  rows.dropped.reset();
+  return in_backward(rows, in_from(rows.first), inner, norm_.normed(pass_.w, rows.middle).output,
+                     gradients);
+}
+
+void FeedForwardPass::shared_backward(const Rows& rows, Kept& kept, const at::Tensor& input,
+                                      at::Tensor& grad_input, const UnitViews& gradients) const {
+  const at::Tensor weight = at::sigmoid(kept.shared_logit);
+  at::Tensor grad_logit = out_backward(rows, rows.dropped.mul(weight), kept.inner, gradients);
+  grad_logit = grad_logit.mul_(weight.neg().add_(1)).to(weight.scalar_type());
+  grad_input.add_(in_backward(rows, in_from(rows.first), kept.inner, input, gradients));
+  grad_input.add_(in_backward(rows, logit_from(rows.first), grad_logit, input, gradients));
+}
+
+at::Tensor FeedForwardPass::experts_backward(Rows& rows, Kept& kept,
                                              const UnitViews& gradients) const {
-  return experts_->backward({.logits = std::move(experts.logits),
-                             .gate_and_up = std::move(experts.gate_and_up),
-                             .input = norm_.normed(pass_.w, rows.middle).output,
-                             .grad_output = std::exchange(rows.dropped, {}),
-                             .overwrite = pass_.context.overwrites && rows.first == 0},
-                            gradients);
+  const at::Tensor input = norm_.normed(pass_.w, rows.middle).output;
+  at::Tensor gradient =
+      experts_->backward({.logits = std::exchange(kept.experts.logits, {}),
+                          .gate_and_up = std::exchange(kept.experts.gate_and_up, {}),
+                          .input = input,
+                          .grad_output = rows.dropped,
+                          .overwrite = overwrites(rows)},
+                         gradients);
+  if (pass_.spec.experts.shared) shared_backward(rows, kept, input, gradient, gradients);
+  rows.dropped.reset();
+  return gradient;
 }
 
 at::Tensor FeedForwardPass::backward_of(Rows rows, Kept kept, const UnitViews& gradients) const {
-  at::Tensor grad_normed = experts_ ? experts_backward(rows, std::move(kept.experts), gradients)
+  at::Tensor grad_normed = experts_ ? experts_backward(rows, kept, gradients)
                                     : dense_backward(rows, std::move(kept.inner), gradients);
   return norm_.backward(pass_.w, gradients, std::move(grad_normed), rows.middle, kept.norm,
                         rows.grad_output);

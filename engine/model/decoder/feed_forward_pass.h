@@ -1,5 +1,6 @@
 // FeedForwardPass: the second branch of a block in one call of it: norm, product, activation (or
-// gate), product; or norm and experts. The block's output is the residual stream plus this.
+// gate), product; or norm and experts. The block's output is the residual stream plus this. The
+// dense feed-forward can also be a shared expert, whose output is added to that of the others.
 //
 // Many rows are computed in pieces (row_pieces.h). Then nothing is kept: backward computes the
 // middle again, piece by piece.
@@ -25,9 +26,10 @@ class FeedForwardPass {
 
   // For backward. Undefined in pieces.
   struct Kept {
-    Normed norm;                  // without its output
-    at::Tensor inner;             // before the activation; with a gate, both
-    ExpertsPass::Middle experts;  // instead of `inner`
+    Normed norm;       // without its output
+    at::Tensor inner;  // before the activation; with a gate, both
+    ExpertsPass::Middle experts;
+    at::Tensor shared_logit;  // [..., 1]
   };
 
   // Replaces attention's branch by the residual stream between the branches: its own dropout plus
@@ -54,6 +56,10 @@ class FeedForwardPass {
   ProductsPass out_from(std::int64_t first_row) const {
     return pass_.products(pass_.places.mlp_out, first_row);
   }
+  ProductsPass logit_from(std::int64_t first_row) const {
+    return pass_.products(pass_.places.shared_logit, first_row);
+  }
+  bool overwrites(const Rows& rows) const { return pass_.context.overwrites && rows.first == 0; }
   Kept kept_of(Normed normed, std::int64_t first_row) const;
   at::Tensor activated(const at::Tensor& inner) const;
   // The branch before its dropout. Frees what was kept, unless it was saved.
@@ -63,10 +69,20 @@ class FeedForwardPass {
   at::Tensor output_in_pieces(const at::Tensor& middle) const;
   at::Tensor backward_of(Rows rows, Kept kept, const UnitViews& gradients) const;
   void norm_backward(Rows& rows, const at::Tensor& inner, const UnitViews& gradients) const;
+  // Through the last product and the activation: `inner` becomes its gradient. Returns for each row
+  // of a shared expert the product of its output and `grad_output`, in fp32 (or fp64).
+  at::Tensor out_backward(const Rows& rows, const at::Tensor& grad_output, at::Tensor& inner,
+                          const UnitViews& gradients) const;
+  // Through products of the norm's output, `input`. Returns its gradient.
+  at::Tensor in_backward(const Rows& rows, const ProductsPass& products,
+                         const at::Tensor& grad_products, at::Tensor input,
+                         const UnitViews& gradients) const;
   // Return the gradient of the norm's output.
   at::Tensor dense_backward(Rows& rows, at::Tensor inner, const UnitViews& gradients) const;
-  at::Tensor experts_backward(Rows& rows, ExpertsPass::Middle experts,
-                              const UnitViews& gradients) const;
+  at::Tensor experts_backward(Rows& rows, Kept& kept, const UnitViews& gradients) const;
+  // Adds the shared expert's part to `grad_input`.
+  void shared_backward(const Rows& rows, Kept& kept, const at::Tensor& input,
+                       at::Tensor& grad_input, const UnitViews& gradients) const;
 
   const BlockPass& pass_;
   BlockNorm norm_;

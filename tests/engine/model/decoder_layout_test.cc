@@ -59,6 +59,16 @@ BlockSpec with_experts(LlamaArchitecture architecture) {
       .block_at(0);
 }
 
+BlockSpec with_shared_expert() {
+  BlockSpec block = with_experts(LlamaArchitecture::kQwen3Moe);
+  block.experts.shared = true;
+  block.mlp.width = 24;
+  block.names.shared = {.in = {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"},
+                        .out = "mlp.shared_expert.down_proj",
+                        .logit = "mlp.shared_expert_gate"};
+  return block;
+}
+
 // Stores of runs and checkpoints have parameters in this order.
 TEST(DecoderLayout, KeepsTheFlatOrderOfEachFamily) {
   EXPECT_THAT(names_in(block_layout(gpt2(), 7)),
@@ -114,6 +124,43 @@ TEST(DecoderLayout, TheRouterKeepsItsPrecisionAndFollowsTheMatrices) {
     }
   }
   EXPECT_GT(router, last_matrix);
+}
+
+TEST(DecoderLayout, OfASharedExpertTheLogitKeepsItsPrecisionAndFollowsTheMatrices) {
+  const std::vector<std::string> names = names_in(block_layout(with_shared_expert(), 2));
+  const auto at = [&](const char* name) {
+    return std::find(names.begin(), names.end(), name) - names.begin();
+  };
+  const auto of_block = static_cast<std::ptrdiff_t>(names.size());
+  EXPECT_LT(at("layers.2.self_attn.o_proj.weight"),
+            at("layers.2.mlp.shared_expert.gate_proj.weight"));
+  EXPECT_EQ(at("layers.2.mlp.shared_expert.up_proj.weight"),
+            at("layers.2.mlp.shared_expert.gate_proj.weight") + 1);
+  EXPECT_LT(at("layers.2.mlp.shared_expert.down_proj.weight"),
+            at("layers.2.mlp.experts.0.gate_proj.weight"));
+  EXPECT_EQ(at("layers.2.mlp.shared_expert_gate.weight"), at("layers.2.mlp.gate.weight") + 1);
+  EXPECT_LT(at("layers.2.mlp.shared_expert_gate.weight"), of_block);
+  for (const ParameterSpec& parameter : block_layout(with_shared_expert(), 2).parameters)
+    EXPECT_EQ(parameter.keeps_precision, parameter.name.ends_with("gate.weight")) << parameter.name;
+}
+
+TEST(DecoderLayout, OfExpertsTheSharedOneAloneHasAdapters) {
+  const BlockSpec block = with_shared_expert();
+  EXPECT_THAT(adapter_targets(block.names),
+              ElementsAre("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
+                          "down_proj", "shared_expert_gate"));
+  const LoraRecipe lora = {
+      .rank = 2, .alpha = 4, .targets = {"shared_expert_gate", "down_proj", "gate_proj"}};
+  EXPECT_THAT(names_in(adapter_layout(block, lora, 0)),
+              ElementsAre("layers.0.mlp.shared_expert.gate_proj.lora_A.weight",
+                          "layers.0.mlp.shared_expert.gate_proj.lora_B.weight",
+                          "layers.0.mlp.shared_expert.down_proj.lora_A.weight",
+                          "layers.0.mlp.shared_expert.down_proj.lora_B.weight",
+                          "layers.0.mlp.shared_expert_gate.lora_A.weight",
+                          "layers.0.mlp.shared_expert_gate.lora_B.weight"));
+  const BlockParameters places = block_parameters(block, lora);
+  EXPECT_EQ(places.mlp_in.adapters[1], kNoParameter);
+  EXPECT_EQ(places.shared_logit.adapters[0], places.mlp_out.adapters[0] + 2);
 }
 
 void expect_at(const UnitLayout& layout, int place, const std::string& name) {
@@ -207,7 +254,7 @@ TEST(DecoderLayout, AdaptersComeAfterTheBlockInTheOrderOfTheirTargets) {
 // experts that it does not choose.
 TEST(DecoderCosts, ProductsAreTheMatricesOfTheLayout) {
   for (const BlockSpec& block : {gpt2(), llama(), with_experts(LlamaArchitecture::kQwen3Moe),
-                                 with_experts(LlamaArchitecture::kMixtral)}) {
+                                 with_experts(LlamaArchitecture::kMixtral), with_shared_expert()}) {
     double products = -static_cast<double>(block_idle_elements(block));
     for (const ParameterSpec& parameter : block_layout(block, 0).parameters)
       if (parameter.group == kDecayed) products += static_cast<double>(parameter.elements);

@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,11 @@ BlockSpec spec_with(const ExpertsSpec& experts, std::int64_t head_dim,
                                .rope = {.theta = 10000, .original_context = 64}})
                        .block_at(0);
   spec.piece_rows = piece_rows;
+  if (experts.shared) {
+    spec.mlp.width = experts.width + 3;
+    spec.names.shared = {
+        .in = {"shared.gate", "shared.up"}, .out = "shared.down", .logit = "share"};
+  }
   return spec;
 }
 
@@ -99,6 +105,7 @@ struct Block {
 const ExpertsSpec kSpecs[] = {
     {.count = 5, .per_token = 2, .width = 7},
     {.count = 8, .per_token = 3, .width = 16, .renormalises = true},
+    {.count = 4, .per_token = 4, .width = 5, .shared = true},
     {.count = 40, .per_token = 2, .width = 16, .renormalises = true, .fp32_weights = true}};
 
 at::Tensor random(const at::TensorOptions& options, std::int64_t hidden, std::int64_t rows = 2,
@@ -142,6 +149,49 @@ TEST(ExpertsBlock, OfEqualExpertsIsTheDenseBlock) {
   EXPECT_LT(distance(experts.gradients[experts.places.norm2.gain],
                      dense.gradients[dense.places.norm2.gain]),
             1e-12);
+}
+
+// Experts that return zero leave the shared one, which is the dense feed-forward times its weight.
+TEST(ExpertsBlock, TheSharedExpertIsTheDenseFeedForwardTimesItsWeight) {
+  const auto options = at::TensorOptions(at::kDouble);
+  const ExpertsSpec spec = {.count = 3, .per_token = 2, .width = 10, .shared = true};
+  const Block dense(spec_with({.width = spec.width + 3}, 6), options);
+  const Block shared(spec_with(spec, 6), options);
+  for (int e = 0; e < spec.count; ++e) shared.parameters[shared.places.expert_out + e].zero_();
+  const int logit = shared.places.shared_logit.weight;
+  shared.parameters[logit].zero_();
+  for (int i = 0; i < 3; ++i)
+    for (const auto& [to, from] :
+         {std::pair(shared.places.qkv.weight, dense.places.qkv.weight),
+          std::pair(shared.places.mlp_in.weight, dense.places.mlp_in.weight)})
+      if (to != shared.places.mlp_in.weight || i < 2)
+        shared.parameters[to + i].copy_(dense.parameters[from + i]);
+  for (const auto& [to, from] :
+       {std::pair(shared.places.projection.weight, dense.places.projection.weight),
+        std::pair(shared.places.mlp_out.weight, dense.places.mlp_out.weight),
+        std::pair(shared.places.norm1.gain, dense.places.norm1.gain),
+        std::pair(shared.places.norm2.gain, dense.places.norm2.gain),
+        std::pair(shared.places.query_norm, dense.places.query_norm),
+        std::pair(shared.places.query_norm + 1, dense.places.query_norm + 1)})
+    shared.parameters[to].copy_(dense.parameters[from]);
+  // The sigmoid of 0: the branch is half the dense one, whose last matrix is halved here.
+  dense.parameters[dense.places.mlp_out.weight].mul_(0.5);
+  const at::Tensor input = random(options, 24);
+  const at::Tensor grad = random(options, 24);
+  const auto expected = dense.run(input, grad);
+  const auto made = shared.run(input, grad);
+  EXPECT_LT(distance(made.output, expected.output), 1e-13);
+  EXPECT_LT(distance(made.grad_input, expected.grad_input), 1e-12);
+  for (const auto& [to, from, factor] :
+       {std::tuple(shared.places.mlp_in.weight, dense.places.mlp_in.weight, 1.0),
+        std::tuple(shared.places.mlp_out.weight, dense.places.mlp_out.weight, 0.5)})
+    EXPECT_LT(distance(shared.gradients[to], dense.gradients[from] * factor), 1e-12);
+  // Along the logit's gradient the output's product with `grad` grows by its square.
+  constexpr double kStep = 1e-6;
+  shared.parameters[logit].add_(shared.gradients[logit], kStep);
+  const at::Tensor moved = shared.block.forward({}, shared.parameters, input, nullptr);
+  const double growth = ((moved - made.output) * grad).sum().item<double>() / kStep;
+  EXPECT_NEAR(growth / shared.gradients[logit].square().sum().item<double>(), 1, 1e-3);
 }
 
 TEST(ExpertsBlock, IsTheSameInPieces) {
@@ -191,7 +241,9 @@ TEST(ExpertsBlock, RecomputedActivationsAreTheSavedOnes) {
         }
         if (piece_rows == kPieceRows && dtype != at::kFloat) {
           const std::int64_t rows = input.size(0) * input.size(1);
-          EXPECT_EQ(numbers, rows * (64 + 32 + 32 + 2 * spec.per_token * spec.width + spec.count));
+          const std::int64_t shared = spec.shared ? 2 * (spec.width + 3) + 1 : 0;
+          EXPECT_EQ(numbers,
+                    rows * (64 + 32 + 32 + 2 * spec.per_token * spec.width + spec.count + shared));
         }
       }
 }
