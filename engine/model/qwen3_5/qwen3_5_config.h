@@ -1,5 +1,5 @@
-// The config.json of a Hugging Face folder with a Qwen3.5 text model, or with a Qwen3.5 that also
-// sees images, whose text model it is then, to and from text.
+// The config.json of a Hugging Face folder with a Qwen3.5 text model, dense or with experts, to and
+// from text. In that of a Qwen3.5 that also sees images it reads the text model.
 //
 // Parses only models that Sluice computes as transformers does. Anything else is refused, with the
 // difference in the message. Missing keys have the defaults of transformers' class; keys that it

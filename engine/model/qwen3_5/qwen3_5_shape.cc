@@ -9,6 +9,11 @@ namespace {
 
 constexpr double kMostCount = 1 << 24;
 constexpr double kMostFactor = 1e9;
+constexpr std::int64_t kMostExperts = 1 << 12;
+
+constexpr const char* kExperts = "experts";
+constexpr const char* kPerToken = "experts_per_token";
+constexpr const char* kExpertWidth = "expert_width";
 
 ShapeNumber count(std::string_view key, double default_value, std::string_view meaning) {
   return {.key = key,
@@ -21,6 +26,13 @@ ShapeNumber count(std::string_view key, double default_value, std::string_view m
 
 ShapeNumber flag(std::string_view key, std::string_view meaning) {
   return {.key = key, .choices = kSwitchChoices, .meaning = meaning};
+}
+
+// A number that models without experts lack.
+ShapeNumber of_experts(std::string_view key, std::string_view meaning) {
+  ShapeNumber number = count(key, 0, meaning);
+  number.omit_if_default = true;
+  return number;
 }
 
 std::vector<ShapeNumber> make_numbers() {
@@ -57,6 +69,14 @@ std::vector<ShapeNumber> make_numbers() {
       count("model.delta_value_dim", 128, "width of those of values (linear_value_head_dim)"),
       count("model.delta_taps", 4,
             "tokens that the convolution before a delta rule sees (linear_conv_kernel_dim)"),
+      of_experts("model.experts",
+                 "small feed-forward layers in each block, of which a router chooses "
+                 "experts_per_token for each token (num_experts); one more computes every token, "
+                 "with a width of model.ffn_multiplier times model.hidden"),
+      of_experts("model.experts_per_token",
+                 "experts that compute each token (num_experts_per_tok)"),
+      of_experts("model.expert_width",
+                 "width of an expert (moe_intermediate_size); 0: that of the one for all tokens"),
   };
 }
 
@@ -64,6 +84,12 @@ double number(const ModelShape& shape, const char* name) { return shape.numbers.
 
 std::int64_t count_of(const ModelShape& shape, const char* name) {
   return static_cast<std::int64_t>(number(shape, name));
+}
+
+// 0 for a number of experts that the shape lacks.
+std::int64_t count_or_0(const ModelShape& shape, const char* name) {
+  const auto found = shape.numbers.find(name);
+  return found == shape.numbers.end() ? 0 : static_cast<std::int64_t>(found->second);
 }
 
 constexpr BlockNames kNames = {.blocks = "layers",
@@ -81,6 +107,18 @@ constexpr BlockNames kNames = {.blocks = "layers",
                                          .decay_rate = "linear_attn.A_log",
                                          .norm = "linear_attn.norm",
                                          .out = "linear_attn.out_proj"}};
+
+constexpr BlockNames kNamesWithExperts = [] {
+  BlockNames names = kNames;
+  names.mlp_in = {"gate_proj", "up_proj"};
+  names.mlp_out = "down_proj";
+  names.router = "mlp.gate";
+  names.experts = "mlp.experts";
+  names.shared = {.in = {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"},
+                  .out = "mlp.shared_expert.down_proj",
+                  .logit = "mlp.shared_expert_gate"};
+  return names;
+}();
 
 AttentionSpec attention_of(const ModelShape& shape) {
   const bool bias = number(shape, "attention_bias") != 0;
@@ -104,6 +142,35 @@ DeltaSpec delta_of(const ModelShape& shape) {
                     .key_dim = count_of(shape, "delta_key_dim"),
                     .value_dim = count_of(shape, "delta_value_dim")},
           .taps = count_of(shape, "delta_taps")};
+}
+
+ExpertsSpec experts_of(const ModelShape& shape) {
+  if (!has_qwen3_5_experts(shape)) return {};
+  const std::int64_t width = count_or_0(shape, kExpertWidth);
+  return {.count = count_or_0(shape, kExperts),
+          .per_token = count_or_0(shape, kPerToken),
+          .width = width == 0 ? shape.ffn() : width,
+          .renormalises = true,
+          .shared = true};
+}
+
+Status check_experts(const ModelShape& shape) {
+  const std::int64_t count = count_or_0(shape, kExperts);
+  const std::int64_t per_token = count_or_0(shape, kPerToken);
+  if (count == 0) {
+    for (const char* const key : {kPerToken, kExpertWidth})
+      if (count_or_0(shape, key) != 0)
+        return cannot_build(std::string(key) + " is for a model with experts: set experts, too");
+    return {};
+  }
+  if (count > kMostExperts)
+    return cannot_build("experts is " + std::to_string(count) + "; it must be at most " +
+                        std::to_string(kMostExperts));
+  if (per_token < 1 || per_token > count)
+    return cannot_build("experts_per_token is " + std::to_string(per_token) +
+                        "; with experts it must be from 1 to their number, " +
+                        std::to_string(count));
+  return {};
 }
 
 Status check_attention(const AttentionSpec& attention) {
@@ -152,14 +219,19 @@ std::span<const ShapeNumber> qwen3_5_numbers() {
   return numbers;
 }
 
-const BlockNames& qwen3_5_names() { return kNames; }
+bool has_qwen3_5_experts(const ModelShape& shape) { return count_or_0(shape, kExperts) != 0; }
+
+const BlockNames& qwen3_5_names(bool has_experts) {
+  return has_experts ? kNamesWithExperts : kNames;
+}
 
 DecoderSpec qwen3_5_spec(const ModelShape& shape) {
   return {.block = {.hidden = shape.hidden,
                     .norm = NormKind::kRmsFromOne,
                     .attention = attention_of(shape),
                     .mlp = {.width = shape.ffn(), .gated = true},
-                    .names = kNames,
+                    .experts = experts_of(shape),
+                    .names = qwen3_5_names(has_qwen3_5_experts(shape)),
                     .branch_std = kInitialStd,
                     .epsilon = number(shape, "norm_epsilon")},
           .layers = shape.layers,
@@ -177,6 +249,7 @@ Status check_qwen3_5(const ModelShape& shape) {
     return cannot_build("attention_interval is " + std::to_string(interval) +
                         "; it must be from 1 (every block attends) to " +
                         std::to_string(shape.layers) + " (the last block attends)");
+  SLUICE_RETURN_IF_ERROR(check_experts(shape));
   SLUICE_RETURN_IF_ERROR(check_attention(attention_of(shape)));
   return check_delta(delta_of(shape));
 }
@@ -184,6 +257,8 @@ Status check_qwen3_5(const ModelShape& shape) {
 void resolve_qwen3_5(ModelShape& shape) {
   double& kv_heads = shape.numbers["kv_heads"];
   if (kv_heads == 0) kv_heads = static_cast<double>(shape.heads);
+  double& width = shape.numbers[kExpertWidth];
+  if (width == 0 && has_qwen3_5_experts(shape)) width = static_cast<double>(shape.ffn());
 }
 
 }  // namespace sluice::engine

@@ -1,5 +1,6 @@
 // The numbers of a Qwen3.5 text model, and what they mean. Most blocks have a gated delta rule
-// instead of attention; every attention_interval-th attends. Without LibTorch.
+// instead of attention; every attention_interval-th attends. With experts, the feed-forward's width
+// is that of the shared one. Without LibTorch.
 #pragma once
 
 #include <span>
@@ -15,7 +16,8 @@ inline constexpr std::string_view kQwen35Family = "qwen3_5";
 
 std::span<const ShapeNumber> qwen3_5_numbers();
 
-const BlockNames& qwen3_5_names();
+bool has_qwen3_5_experts(const ModelShape& shape);
+const BlockNames& qwen3_5_names(bool has_experts);
 
 // The shape must have all numbers of the family.
 DecoderSpec qwen3_5_spec(const ModelShape& shape);

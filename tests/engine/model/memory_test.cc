@@ -128,6 +128,16 @@ ModelShape qwen3_5() {
                                {"delta_value_dim", 64}}});
 }
 
+// The same with experts, and a shared one that is wide or narrow.
+ModelShape qwen3_5_moe(std::int64_t shared_width) {
+  ModelShape shape = qwen3_5();
+  shape.ffn_hidden = shared_width;
+  shape.numbers.insert_or_assign("experts", 8);
+  shape.numbers.insert_or_assign("experts_per_token", 3);
+  shape.numbers.insert_or_assign("expert_width", 96);
+  return shape;
+}
+
 // A window, and then all; branches with norms.
 ModelShape gemma3() {
   return complete(
@@ -179,6 +189,8 @@ ModelShape shape_of(const Case& which) {
   if (which.model == "Phi3")
     shape = llama({{"architecture", number_of(LlamaArchitecture::kPhi3)}, {"rope_share", 0.75}});
   if (which.model == "Qwen35") shape = qwen3_5();
+  if (which.model == "Qwen35Moe") shape = qwen3_5_moe(96);
+  if (which.model == "Qwen35MoeWide") shape = qwen3_5_moe(768);
   if (which.model == "Gpt2Erf") shape.numbers = {{"activation", 1}, {"tied_head", 0}};
   if (which.model == "Gpt2Relu") shape.numbers = {{"activation", 2}};
   if (which.model == "Gpt2Silu")
@@ -312,6 +324,10 @@ const Case kCases[] = {{at::kFloat, 0},
                        {at::kBFloat16, 0, "Gemma3"},
                        {at::kFloat, 0, "Qwen35"},
                        {at::kBFloat16, 0, "Qwen35"},
+                       {at::kFloat, 0, "Qwen35Moe"},
+                       {at::kBFloat16, 0, "Qwen35Moe"},
+                       {at::kFloat, 0, "Qwen35MoeWide"},
+                       {at::kBFloat16, 0, "Qwen35MoeWide"},
                        {at::kFloat, 0, "Phi3"},
                        {at::kBFloat16, 0, "Phi3"},
                        {at::kFloat, 0, "GptOss"},

@@ -35,13 +35,39 @@ const json& saved() {
   return text;
 }
 
-json changed(const json& more) {
-  json config = saved();
+// The same of a model with experts.
+const json& saved_moe() {
+  static const json text = [] {
+    json config = saved();
+    config.erase("intermediate_size");
+    config.update({{"architectures", {"Qwen3_5MoeForCausalLM"}},
+                   {"model_type", "qwen3_5_moe_text"},
+                   {"moe_intermediate_size", 20},
+                   {"num_experts", 6},
+                   {"num_experts_per_tok", 3},
+                   {"output_router_logits", false},
+                   {"router_aux_loss_coef", 0.001},
+                   {"shared_expert_intermediate_size", 28}});
+    return config;
+  }();
+  return text;
+}
+
+json changed(const json& more, const json& of = saved()) {
+  json config = of;
   config.update(more);
   return config;
 }
 
 json with_images(const json& text, const json& more = json::object()) {
+  if (text["model_type"] == "qwen3_5_moe_text") {
+    json config = {{"architectures", {"Qwen3_5MoeForConditionalGeneration"}},
+                   {"model_type", "qwen3_5_moe"},
+                   {"text_config", text},
+                   {"vision_config", json::object()}};
+    config["text_config"].erase("architectures");
+    return config;
+  }
   json config = {{"architectures", {"Qwen3_5ForConditionalGeneration"}},
                  {"image_token_id", 7},
                  {"model_type", "qwen3_5"},
@@ -183,12 +209,98 @@ TEST(Qwen35Config, RefusesSizesThatCannotBeBuilt) {
     EXPECT_THAT(refused(changed(more)), HasSubstr(named)) << more;
 }
 
+TEST(Qwen35MoeConfig, ReadsAndWritesWhatTransformersSaves) {
+  const HuggingFaceModel model = read(saved_moe());
+  const DecoderSpec spec = qwen3_5_spec(model.shape);
+  const ExpertsSpec& experts = spec.block_at(0).experts;
+  EXPECT_EQ(experts.count, 6);
+  EXPECT_EQ(experts.per_token, 3);
+  EXPECT_EQ(experts.width, 20);
+  EXPECT_TRUE(experts.renormalises);
+  EXPECT_FALSE(experts.fp32_weights);
+  EXPECT_TRUE(experts.shared);
+  EXPECT_EQ(spec.block.mlp.width, 28);
+  EXPECT_TRUE(spec.block_at(1).experts.exist());
+  const json written = json::parse(qwen3_5_config_text(model));
+  for (const auto& [key, value] : saved_moe().items())
+    if (key != "initializer_range" && key != "transformers_version" && key != "use_cache" &&
+        key != "router_aux_loss_coef") {
+      EXPECT_EQ(written.value(key, json()), value) << key;
+    }
+  EXPECT_FALSE(written.contains("intermediate_size"));
+  EXPECT_EQ(read(written).shape.numbers, model.shape.numbers);
+  EXPECT_FALSE(json::parse(qwen3_5_config_text(read(saved()))).contains("num_experts"));
+}
+
+TEST(Qwen35MoeConfig, HasTheDefaultsOfTransformersClass) {
+  const HuggingFaceModel model = read({{"model_type", "qwen3_5_moe_text"}});
+  EXPECT_EQ(model.shape.layers, 40);
+  EXPECT_EQ(model.shape.hidden, 2048);
+  const DecoderSpec spec = qwen3_5_spec(model.shape);
+  EXPECT_EQ(spec.block.attention.kv_heads, 2);
+  EXPECT_EQ(spec.block.experts.count, 256);
+  EXPECT_EQ(spec.block.experts.per_token, 8);
+  EXPECT_EQ(spec.block.experts.width, 512);
+  EXPECT_EQ(spec.block.mlp.width, 512);
+  EXPECT_EQ(read({{"model_type", "qwen3_5_moe"}, {"text_config", json::object()}}).shape.numbers,
+            model.shape.numbers);
+}
+
+TEST(Qwen35MoeConfig, OfAModelThatSeesImagesReadsTheText) {
+  const HuggingFaceModel model = read(with_images(saved_moe()));
+  EXPECT_EQ(model.shape.numbers, read(saved_moe()).shape.numbers);
+  ASSERT_EQ(model.notes.size(), 1U);
+  EXPECT_THAT(model.notes[0], HasSubstr("vision encoder"));
+}
+
+TEST(Qwen35MoeConfig, RefusesOtherModelsByKey) {
+  const std::pair<const char*, json> others[] = {{"output_router_logits", true},
+                                                 {"norm_topk_prob", false},
+                                                 {"decoder_sparse_step", 2},
+                                                 {"mlp_only_layers", {0}},
+                                                 {"architectures", {"Qwen3_5ForCausalLM"}},
+                                                 {"hidden_act", "gelu"}};
+  for (const auto& [key, value] : others)
+    EXPECT_THAT(refused(changed({{key, value}}, saved_moe())), HasSubstr(key));
+  EXPECT_EQ(refused(changed({{"mlp_only_layers", json::array()}}, saved_moe())), "accepted");
+  const std::pair<const char*, json> broken[] = {{"num_experts", 0},
+                                                 {"num_experts", "all"},
+                                                 {"moe_intermediate_size", -1},
+                                                 {"shared_expert_intermediate_size", 0},
+                                                 {"num_experts_per_tok", 0}};
+  for (const auto& [key, value] : broken)
+    EXPECT_THAT(refused(changed({{key, value}}, saved_moe()), ErrorCode::kCorrupt), HasSubstr(key));
+  EXPECT_THAT(refused(changed({{"num_experts_per_tok", 7}}, saved_moe())),
+              HasSubstr("experts_per_token is 7"));
+  EXPECT_THAT(refused(changed({{"num_experts", 1 << 13}}, saved_moe())), HasSubstr("at most 4096"));
+}
+
+TEST(Qwen35MoeShape, ADenseModelHasNoNumbersOfExperts) {
+  for (const char* const number : {"experts_per_token", "expert_width"}) {
+    ModelShape dense = *preset_shape("qwen3.5-0.8b");
+    dense.numbers[number] = 1;
+    EXPECT_THAT(validate(dense).error().message(), HasSubstr(number));
+    dense.numbers.erase(number);  // checkpoints of dense models have none of them
+    EXPECT_TRUE(validate(dense).ok());
+  }
+  ModelShape shape = *preset_shape("qwen3.5-35b-a3b");
+  shape.numbers["expert_width"] = 0;
+  EXPECT_EQ(qwen3_5_spec(complete(shape)).block.experts.width, 512);
+}
+
+TEST(Qwen35MoeShape, AdaptersAreThoseOfTheSharedExpertToo) {
+  const ModelShape shape = *preset_shape("qwen3.5-35b-a3b");
+  const auto targets = family_of(shape).adapter_targets(shape);
+  EXPECT_EQ(targets.size(), 13U);
+  EXPECT_EQ(targets.back(), "shared_expert_gate");
+  EXPECT_EQ(family_of(shape).adapter_targets(*preset_shape("qwen3.5-9b")).size(), 12U);
+}
+
 TEST(Qwen35Presets, HaveTheSizesOfTheirNames) {
-  const std::pair<const char*, double> sizes[] = {{"qwen3.5-0.8b", 0.75e9},
-                                                  {"qwen3.5-2b", 1.88e9},
-                                                  {"qwen3.5-4b", 4.2e9},
-                                                  {"qwen3.5-9b", 8.95e9},
-                                                  {"qwen3.5-27b", 26.9e9}};
+  const std::pair<const char*, double> sizes[] = {
+      {"qwen3.5-0.8b", 0.75e9},     {"qwen3.5-2b", 1.88e9},      {"qwen3.5-4b", 4.2e9},
+      {"qwen3.5-9b", 8.95e9},       {"qwen3.5-27b", 26.9e9},     {"qwen3.5-35b-a3b", 34.7e9},
+      {"qwen3.5-122b-a10b", 122e9}, {"qwen3.5-397b-a17b", 397e9}};
   for (const auto& [name, elements] : sizes) {
     const auto shape = preset_shape(name);
     ASSERT_TRUE(shape) << name;
@@ -196,6 +308,12 @@ TEST(Qwen35Presets, HaveTheSizesOfTheirNames) {
     const double made = static_cast<double>(model_layout({.shape = *shape}).parameter_elements());
     EXPECT_NEAR(made / elements, 1, 0.01) << name << ": " << made;
   }
+}
+
+TEST(Qwen35Presets, CountTheParametersOfAToken) {
+  const ModelLayout model = model_layout({.shape = *preset_shape("qwen3.5-35b-a3b")});
+  EXPECT_EQ(model.parameter_elements() - model.active_elements(),
+            std::uint64_t{40} * 248 * 3 * 2048 * 512);
 }
 
 TEST(Qwen35Names, LeaveOutWhatIsNotTheText) {
