@@ -41,6 +41,7 @@ using TakeValues = std::function<Status(const std::string& parameter, std::span<
 
 constexpr std::uint64_t kMergedAtOnce = std::uint64_t{1} << 22;
 constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kNameA = ".lora_A.weight";
 
 // The adapter of one matrix [rows, columns].
 struct WholeAdapter {
@@ -48,17 +49,12 @@ struct WholeAdapter {
   std::vector<float> b;  // [rows, rank]
 };
 
-bool is_target(const LoraRecipe& recipe, std::string_view module) {
-  const std::string_view last = module.substr(module.rfind('.') + 1);
-  return std::find(recipe.targets.begin(), recipe.targets.end(), last) != recipe.targets.end();
-}
-
 Result<WholeAdapter> read_adapter(CheckpointReader& checkpoint, const std::string& module,
                                   const TensorSpec& matrix, std::uint64_t rank) {
   WholeAdapter adapter;
   adapter.a.resize(rank * matrix.shape[1]);
   adapter.b.resize(matrix.shape[0] * rank);
-  SLUICE_RETURN_IF_ERROR(checkpoint.read_master(module + ".lora_A.weight", 0, adapter.a));
+  SLUICE_RETURN_IF_ERROR(checkpoint.read_master(module + std::string(kNameA), 0, adapter.a));
   SLUICE_RETURN_IF_ERROR(checkpoint.read_master(module + ".lora_B.weight", 0, adapter.b));
   return adapter;
 }
@@ -101,8 +97,8 @@ Status merge_weights(const MergedWeights& merged, const TakeValues& take) {
     const std::string& in_file = merged.base.names[i];
     const std::uint64_t elements = merged.base.reader->find(in_file)->elements;
     const std::string module = spec.name.substr(0, spec.name.size() - kWeight.size());
-    const bool adapted =
-        spec.name.ends_with(kWeight) && spec.shape.size() == 2 && is_target(merged.recipe, module);
+    const bool adapted = spec.name.ends_with(kWeight) &&
+                         merged.adapters.find(module + std::string(kNameA)) != nullptr;
     WholeAdapter adapter;
     std::uint64_t at_once = kMergedAtOnce;
     if (adapted) {  // whole rows
