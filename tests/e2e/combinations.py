@@ -71,6 +71,9 @@ def draw_model(draw):
                 "model.attention_bias": draw.choice(("true", "false"))}
     if family == "qwen3_5":
         keys = draw.choice((1, 2))
+        if (experts := draw.choice((0, 0, 1, 3, 8))):
+            model.update({"model.experts": experts, "model.expert_width": draw.choice((0, 8, 20)),
+                          "model.experts_per_token": draw.randint(1, min(experts, 4))})
         return {**model, "model.family": "qwen3_5", "model.kv_heads": draw.choice((1, heads)),
                 "model.head_dim": draw.choice((8, 16)), "model.ffn_multiplier": draw.choice((2, 3)),
                 "model.attention_interval": draw.choice((1, 2)), "model.delta_key_heads": keys,
@@ -101,7 +104,8 @@ def draw_model(draw):
     return model
 
 
-def draw_adapters(draw, architecture):
+def draw_adapters(draw, model):
+    architecture = model.get("model.architecture", model["model.family"])
     targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
     if architecture not in WITH_EXPERTS:
         targets += ["gate_proj", "up_proj", "down_proj"]
@@ -109,6 +113,7 @@ def draw_adapters(draw, architecture):
         targets = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
     if architecture == "qwen3_5":
         targets += ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
+        targets += ["shared_expert_gate"] if "model.experts" in model else []
     some = draw.sample(targets, draw.randint(1, len(targets)))
     return {"recipe.lora.rank": draw.choice((2, 4)), "recipe.lora.dropout": draw.choice((0, 0.2)),
             "recipe.lora.base_bits": draw.choice((16, 8)),
@@ -120,7 +125,7 @@ def draw_work(draw, data):
     """The settings that are the same in both ways."""
     work = draw_model(draw)
     if work["model.family"] != "gpt2" and draw.random() < 0.5:
-        work.update(draw_adapters(draw, work.get("model.architecture", work["model.family"])))
+        work.update(draw_adapters(draw, work))
     kind = draw.choice(("plain", "packed", "chat"))
     work["data.train"] = [str(data / f"{kind}.bin")]
     if kind != "plain":

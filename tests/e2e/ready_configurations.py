@@ -59,6 +59,24 @@ BASES = {
                                             "mrope_interleaved": True,
                                             "mrope_section": [11, 11, 10]},
                         "tie_word_embeddings": False, "vocab_size": 248320}},
+    "qwen3.5_35b_a3b_24gb": {"model_type": "qwen3_5_moe", "architectures": [
+        "Qwen3_5MoeForConditionalGeneration"], "tie_word_embeddings": False, "vision_config": {},
+        "text_config": {"model_type": "qwen3_5_moe_text", "attention_bias": False, "head_dim": 256,
+                        "hidden_act": "silu", "hidden_size": 2048, "moe_intermediate_size": 512,
+                        "num_experts": 256, "num_experts_per_tok": 8,
+                        "shared_expert_intermediate_size": 512, "full_attention_interval": 4,
+                        "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
+                        "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+                        "linear_value_head_dim": 128, "max_position_embeddings": 262144,
+                        "mlp_only_layers": [], "mtp_num_hidden_layers": 1,
+                        "num_attention_heads": 16, "num_hidden_layers": 40,
+                        "num_key_value_heads": 2, "output_router_logits": False,
+                        "rms_norm_eps": 1e-6, "router_aux_loss_coef": 0.001,
+                        "rope_parameters": {"rope_type": "default", "rope_theta": 10000000,
+                                            "partial_rotary_factor": 0.25,
+                                            "mrope_interleaved": True,
+                                            "mrope_section": [11, 11, 10]},
+                        "tie_word_embeddings": False, "vocab_size": 248320}},
     "gpt_oss_20b_24gb": {"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"],
                          "attention_bias": True, "head_dim": 64, "hidden_act": "silu",
                          "hidden_size": 2880, "intermediate_size": 2880,
@@ -194,12 +212,12 @@ class ReadyConfigurations(SluiceRuns):
         made, base = self.path / f"{architecture}-made", self.path / f"{architecture}-base"
         if not base.exists():
             experts = {"experts": 4, "experts_per_token": 2} if architecture in (
-                "qwen3_moe", "gpt_oss") else {}
+                "qwen3_moe", "gpt_oss", "qwen3_5_moe") else {}
             model = {"family": "llama", "architecture": architecture, **experts}
             if architecture == "gemma3":
                 model = {"family": architecture, "head_dim": 16, "window": 8, "full_interval": 2}
-            if architecture == "qwen3_5":
-                model = {"family": architecture, "head_dim": 16, "attention_interval": 2,
+            if architecture in ("qwen3_5", "qwen3_5_moe"):
+                model = {"family": "qwen3_5", **experts, "head_dim": 16, "attention_interval": 2,
                          "delta_key_heads": 1, "delta_value_heads": 2, "delta_key_dim": 8,
                          "delta_value_dim": 8}
             run = self.write_run({"model": {"preset": "custom", "kv_heads": 1, "ffn_multiplier": 2,
