@@ -46,6 +46,10 @@ ActivationBytes::ActivationBytes(const RunSpec& spec)
   moved_bytes_ = UnitInputPlan(spec.model, inputs_).unit_bytes();
   call_bytes_ =
       spec.model.peak_bytes(pass, {.cpu = !spec.on_gpu, .deterministic = config.run.deterministic});
+  load_bytes_ =
+      spec.model.expert_load_bytes({.micro_batches = spec.waves().micro_batches,
+                                    .of_a_wave = spec.waves().of_a_wave,
+                                    .balances = balance_coefficient(config.model.shape()) > 0});
   const auto asked = static_cast<std::uint64_t>(std::max<std::int64_t>(config.run.eval_batches, 1));
   evaluated_together_ = std::clamp<std::uint64_t>(kEvaluationFlowBytes / input_bytes_, 1, asked);
   keeps_all_ = !spec.on_gpu && spec.trains() && config.placement.recompute == Tristate::kOff;
@@ -111,7 +115,7 @@ std::uint64_t ActivationBytes::on_device(Places places) const {
   for (std::size_t unit = 0; unit < places.size(); ++unit)
     if (keeps_all_ || places[unit].activations == ActivationPlace::kKeep)
       bytes += saved_bytes_[unit];
-  return bytes + call_bytes_;
+  return bytes + call_bytes_ + load_bytes_;
 }
 
 std::uint64_t ActivationBytes::on_host(Places places) const {

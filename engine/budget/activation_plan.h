@@ -62,6 +62,7 @@ class ActivationBytes {
   std::uint64_t input_bytes_ = 0;         // per unit and micro-batch
   std::uint64_t moved_bytes_ = 0;         // a ring's bytes for one unit's inputs of a wave
   std::uint64_t call_bytes_ = 0;
+  std::uint64_t load_bytes_ = 0;            // counts of experts, in training
   std::vector<std::uint64_t> saved_bytes_;  // per wave, by unit
   // If the host computes, the configuration alone decides what is saved; the planner has no choice.
   bool keeps_all_ = false;

@@ -100,6 +100,24 @@ std::uint64_t ModelLayout::kv_cache_bytes(std::int64_t positions,
   return numbers * number_bytes + states * kFp32Bytes;
 }
 
+std::uint64_t ModelLayout::expert_load_bytes(const ExpertLoadShape& load) const {
+  constexpr std::int64_t kNumberBytes = 8;
+  constexpr std::int64_t kScalarBytes = 512;  // LibTorch's least allocation on a GPU
+  constexpr std::int64_t kOfMicroBatch = 3;   // counts, probabilities and their gradient
+  std::int64_t numbers = 0;                   // of all layers
+  std::int64_t experts = 0;
+  for (const Unit& unit : units_) {
+    experts = std::max(experts, unit.kind->experts());
+    numbers += unit.kind->experts();
+  }
+  if (experts == 0) return 0;
+  std::int64_t bytes = numbers * kNumberBytes;
+  if (load.balances)
+    bytes +=
+        load.of_a_wave * kOfMicroBatch * experts * kNumberBytes + load.micro_batches * kScalarBytes;
+  return static_cast<std::uint64_t>(bytes);
+}
+
 std::uint64_t ModelLayout::peak_bytes(const PassShape& pass, const PeakOptions& options) const {
   std::uint64_t most = 0;
   for (const int first : first_of_kinds_)

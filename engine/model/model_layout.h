@@ -28,6 +28,13 @@ struct BorrowedParameter {
   int parameter = 0;  // in its UnitLayout::parameters
 };
 
+// What an ExpertLoad (expert_load.h) is for.
+struct ExpertLoadShape {
+  std::int64_t micro_batches = 1;  // of a step
+  std::int64_t of_a_wave = 1;
+  bool balances = false;  // with the balance loss
+};
+
 class ModelLayout {
  public:
   struct Unit {
@@ -94,6 +101,8 @@ class ModelLayout {
   std::uint64_t unit_input_bytes(const PassShape& pass) const;
   // The bytes of a KvCache for this many positions.
   std::uint64_t kv_cache_bytes(std::int64_t positions, std::uint64_t number_bytes) const;
+  // At most, on the compute device.
+  std::uint64_t expert_load_bytes(const ExpertLoadShape& load) const;
   // The maximum over all calls of all units: UnitKind::peak_bytes().
   std::uint64_t peak_bytes(const PassShape& pass, const PeakOptions& options) const;
 

@@ -15,6 +15,11 @@ Status check_range(std::string_view name, std::int64_t value, std::int64_t large
 
 }  // namespace
 
+double balance_coefficient(const ModelShape& shape) {
+  const auto found = shape.numbers.find(std::string(kBalanceCoefficient));
+  return found == shape.numbers.end() ? 0 : found->second;
+}
+
 Error cannot_build(const std::string& sentence) {
   return {ErrorCode::kInvalidArgument, "the model cannot be built: " + sentence};
 }

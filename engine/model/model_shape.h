@@ -35,6 +35,11 @@ struct ModelOptions {
   LoraRecipe lora = {};           // trains adapters instead of the model
 };
 
+// The number of families with experts that multiplies the balance loss of their router
+// (expert_load.h), as it is added to the loss; 0, or missing: there is none.
+inline constexpr std::string_view kBalanceCoefficient = "router_aux_loss_coef";
+double balance_coefficient(const ModelShape& shape);
+
 // The checks that all families share. kInvalidArgument with a sentence that names the number at
 // fault.
 Status check_sizes(const ModelShape& shape);

@@ -32,6 +32,14 @@
 
 namespace sluice::engine {
 
+// What a pass adds up of its tokens' routing (expert_load.h), on the compute device. Without the
+// balance loss the last two are undefined.
+struct RoutedTokens {
+  at::Tensor rows;           // int64 [experts]: how often each was chosen in this layer
+  at::Tensor chosen;         // int64 [experts]: the same, over the micro-batch's layers
+  at::Tensor probabilities;  // fp64 [experts]: their sums over the micro-batch's tokens and layers
+};
+
 // The position of a pass in the run.
 struct PassContext {
   std::uint64_t run_seed = 0;
@@ -46,6 +54,11 @@ struct PassContext {
   bool overwrites = false;
   // The micro-batch's; null: each sequence is one document. The same in all passes of a unit.
   const Documents* documents = nullptr;
+  // With experts. Forward adds to it, recompute() and backward do not; null: nothing is counted.
+  const RoutedTokens* routed = nullptr;
+  // A gradient of the router's probabilities, [experts], the same for every token. Backward adds it
+  // to theirs; null: none.
+  const at::Tensor* balance_gradient = nullptr;
 };
 
 // The tensors that forward saves for backward, in a plain list, so that they can be counted or

@@ -81,6 +81,8 @@ class UnitKind {
   // Elements of the unit's parameters that do not compute a given token: those of the experts that
   // are not chosen for it.
   virtual std::uint64_t idle_elements() const { return 0; }
+  // How many experts a token's are chosen from; 0: the unit has none.
+  virtual std::int64_t experts() const { return 0; }
   // A block's entry in the KvCache for each position.
   virtual KvShape kv_shape() const { return {}; }
   // Its entry for the whole text.

@@ -40,6 +40,10 @@ Result<FamilyModel> FamilyModel::read(const std::string& text) {
   SLUICE_ASSIGN_OR_RETURN(HuggingFaceModel model, read_hugging_face_config(text));
   SLUICE_RETURN_IF_ERROR(validate(model.shape));
   if (!model.notes.empty()) return Error(ErrorCode::kInvalidArgument, model.notes.front());
+  if (balance_coefficient(model.shape) > 0)
+    return Error(ErrorCode::kInvalidArgument,
+                 "its loss has the balance loss of experts (output_router_logits, "
+                 "router_aux_loss_coef), which the engine's passes of a module leave out");
   FamilyModel family(std::move(model.shape));
   if (!is_same(family.configured({}, {.length = true}).model.shape(), family.shape_))
     return Error(ErrorCode::kInvalidArgument, "a configuration cannot describe its sizes");

@@ -35,14 +35,23 @@ struct StepTimes {
   std::optional<std::array<std::int64_t, kPassPhases>> passes = {};
 };
 
+// How the step's tokens were shared among experts, over all ranks.
+struct ExpertFigures {
+  std::int64_t layers = 0;  // with experts; 0: the model has none
+  std::int64_t experts = 0;
+  std::vector<std::int64_t> rows;      // [layers, experts]: how often each was chosen
+  std::optional<double> balance_loss;  // mean over micro-batches, without the coefficient
+};
+
 struct StepOutcome {
-  double loss = 0;  // mean over the step's tokens
+  double loss = 0;  // mean over the step's tokens, without the balance loss
   double grad_norm = 0;
   double learning_rate = 0;
   double loss_scale = 1;  // the one this step used
   bool skipped = false;
   std::string warning;  // if run.non_finite_step skipped the step: a sentence
   StepTimes times;
+  ExpertFigures experts;
 };
 
 class StepUpdate {

@@ -4,6 +4,7 @@
 #include <ATen/ops/sum.h>
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 #include <utility>
 
@@ -30,6 +31,10 @@ Trainer::Trainer(Resources& parts, const Model& model, const Options& options,
       engine_(parts, parts.plan().fetching.prefetch_units),
       update_(parts, {.rules = options.rules, .in_background = options.overlap_update}, state),
       saved_(static_cast<std::size_t>(model.units())),
+      load_(model.layout(),
+            {.coefficient = balance_coefficient(model.shape()),
+             .micro_batches = parts.plan().waves.of_a_wave},
+            compute_device(parts.plan())),
       recorder_(parts.clock(), forward_mark(waves().count()) + 1) {
   if (options.hash_widths)
     parts.binding().hash_units(*options.hash_widths,
@@ -85,6 +90,7 @@ void Trainer::begin_wave(int wave) {
   const auto size = static_cast<std::size_t>(waves().size(wave));
   const auto begin = batch_->inputs.begin() + static_cast<std::ptrdiff_t>(first_);
   flow_.assign(begin, begin + static_cast<std::ptrdiff_t>(size));
+  load_.begin_wave();
   wave_ = wave;
   parts_.clock().mark(forward_mark(wave));
 }
@@ -100,13 +106,16 @@ void Trainer::forward(int unit, const UnitViews& views) {
     record(PassPhase::kForward, unit, static_cast<std::int64_t>(m));
     Saved* const saved =
         keeps_activations(unit) ? &saved_[static_cast<std::size_t>(unit)][m] : nullptr;
-    flow_[m] = model_.unit(unit).forward(context(unit, m), views, flow_[m], saved);
+    PassContext pass = context(unit, m);
+    pass.routed = load_.counted(unit, m);
+    flow_[m] = model_.unit(unit).forward(pass, views, flow_[m], saved);
   }
 }
 
 // Forward and backward together, so that the logits need not be kept.
 void Trainer::head(int unit, const UnitViews& views) {
   record(PassPhase::kGradient, unit);
+  load_.end_forward(flow_.size(), batch_->inputs[first_].numel(), balance_scale_);
   engine_.open_gradient(unit);
   for (std::size_t m = 0; m < flow_.size(); ++m) {
     record(PassPhase::kLoss, unit, static_cast<std::int64_t>(m));
@@ -131,6 +140,7 @@ void Trainer::backward(int unit, const UnitViews& views) {
     const auto of_rank = static_cast<std::int64_t>(first_ + m);
     const GradientSink::Target target = parts_.gradients().target(unit, of_rank);
     pass.overwrites = target.overwrites;
+    pass.balance_gradient = load_.gradient(unit, m);
     record(PassPhase::kAwaitInputs, unit, micro_batch);
     const at::Tensor input = parts_.unit_inputs().take(unit, m);
     Saved recomputed;
@@ -175,16 +185,30 @@ double Trainer::counted_targets(const StepBatch& batch) const {
   return static_cast<double>(targets);
 }
 
-// Adds in the order of the step's micro-batches, whichever rank has each.
+// Adds in the order of the step's micro-batches.
 double Trainer::mean_loss(const StepBatch& batch) const {
-  std::vector<double> sums;
-  sums.reserve(losses_.size());
-  for (const at::Tensor& loss : losses_) sums.push_back(loss.item<double>());
   double sum = 0;
-  for (const double of_micro_batch :
-       value_or_throw(all_of_step(parts_.ranks(), parts_.plan().sum_order, sums)))
-    sum += of_micro_batch;
+  for (const double of_micro_batch : of_step(losses_)) sum += of_micro_batch;
   return sum / counted_targets(batch);
+}
+
+std::vector<double> Trainer::of_step(const std::vector<at::Tensor>& own) const {
+  std::vector<double> values;
+  values.reserve(own.size());
+  for (const at::Tensor& value : own) values.push_back(value.item<double>());
+  return value_or_throw(all_of_step(parts_.ranks(), parts_.plan().sum_order, values));
+}
+
+// For the step, over all ranks.
+ExpertFigures Trainer::expert_figures() const {
+  ExpertFigures figures{.layers = load_.layers(), .experts = load_.experts(), .rows = load_.rows()};
+  if (!load_.exists()) return figures;
+  throw_if_error(parts_.ranks().link->sum(std::span(figures.rows)));
+  if (!load_.balances()) return figures;
+  const std::vector<double> losses = of_step(load_.balance_losses());
+  figures.balance_loss =
+      std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+  return figures;
 }
 
 StepOutcome Trainer::step(const StepBatch& batch) {
@@ -196,8 +220,11 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   SLUICE_CHECK(static_cast<std::int64_t>(batch.inputs.size()) == waves().micro_batches,
                "the waves are cut for a step's micro-batches");
   grad_scale_ = outcome.loss_scale / tokens;
+  balance_scale_ =
+      outcome.loss_scale / static_cast<double>(waves().micro_batches * parts_.ranks().part.world);
   batch_ = &batch;
   losses_.clear();
+  load_.begin_step();
   const bool is_traced = parts_.trace().active();
   recorder_.begin_step(is_traced          ? PassRecorder::How::kStamps
                        : measures_phases_ ? PassRecorder::How::kMarks
@@ -209,6 +236,7 @@ StepOutcome Trainer::step(const StepBatch& batch) {
   if (is_traced) trace_passes();
 
   outcome.loss = mean_loss(batch);
+  outcome.experts = expert_figures();
   outcome.times = times_;
   update_.end(engine_.totals(),
               {.losses =

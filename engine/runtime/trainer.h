@@ -14,6 +14,9 @@
 //   Norm      the global norm, the clip factor, and whether the step overflowed.
 //   Update    AdamW, unit by unit in forward order; during the next forward if `overlap_update`.
 //
+// With experts, forward counts how tokens are shared among them. Their balance loss, if there is
+// one, is complete when a wave has passed the last block, and backward adds its gradient.
+//
 // Exact:   no staleness, clipping kept; the placement of state and the time of its update do not
 //          change a bit.
 // Threads: one.
@@ -30,6 +33,7 @@
 #include <vector>
 
 #include "engine/device/phase_clock.h"
+#include "engine/model/expert_load.h"
 #include "engine/model/model.h"
 #include "engine/observe/pass_span.h"
 #include "engine/runtime/evaluation_pass.h"
@@ -200,6 +204,9 @@ class Trainer final : private Passes {
   void record(PassPhase phase, int unit, std::int64_t micro_batch = -1);
   double counted_targets(const StepBatch& batch) const;
   double mean_loss(const StepBatch& batch) const;
+  // The step's values of each micro-batch, in order, whichever rank has each.
+  std::vector<double> of_step(const std::vector<at::Tensor>& own) const;
+  ExpertFigures expert_figures() const;
 
   Resources& parts_;
   const Model& model_;
@@ -213,9 +220,11 @@ class Trainer final : private Passes {
   std::vector<std::vector<Saved>> saved_;  // by unit and micro-batch of the wave
   std::vector<at::Tensor> flow_;           // between units, by micro-batch of the wave
   std::vector<at::Tensor> losses_;         // by micro-batch of the step
-  const StepBatch* batch_ = nullptr;       // the current step's
+  ExpertLoad load_;
+  const StepBatch* batch_ = nullptr;  // the current step's
   StepTimes times_;
   double grad_scale_ = 1;
+  double balance_scale_ = 1;  // of a micro-batch's balance loss
 
   bool measures_phases_ = false;
   int wave_ = 0;  // of the current operation

@@ -86,7 +86,8 @@ def draw_model(draw):
     if family in WITH_EXPERTS:
         experts = draw.choice((1, 2, 3, 8))
         model.update({"model.experts": experts,
-                      "model.experts_per_token": draw.randint(1, min(experts, 4))})
+                      "model.experts_per_token": draw.randint(1, min(experts, 4)),
+                      "model.router_aux_loss_coef": draw.choice((0, 0.001, 2))})
     if family == "qwen3_moe":
         model.update({"model.expert_width": draw.choice((8, 12, 24)),
                       "model.norm_topk_prob": draw.choice(("on", "off"))})

@@ -120,7 +120,7 @@ class GptOss(LlamaRuns):
     def test_keys_that_are_not_computed_are_refused_by_name(self):
         _, folder = self.make_folder()
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        for key, value in {"swiglu_limit": 5.0, "swiglu_alpha": 1.5, "output_router_logits": True,
+        for key, value in {"swiglu_limit": 5.0, "swiglu_alpha": 1.5,
                            "quantization_config": {"quant_method": "gptq"}}.items():
             with self.subTest(key=key):
                 (folder / "config.json").write_text(json.dumps({**config, key: value}),

@@ -35,6 +35,14 @@ inline std::vector<std::string> of_llama(const std::vector<std::string>& more = 
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }
+// With experts, and their balance loss.
+inline std::vector<std::string> of_experts(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> all =
+      of_llama({"model.architecture=qwen3_moe", "model.experts=6", "model.experts_per_token=2",
+                "model.expert_width=24", "model.router_aux_loss_coef=0.5"});
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
 inline std::vector<std::string> of_adapters(const std::vector<std::string>& more = {}) {
   std::vector<std::string> all = of_llama(
       {"recipe.lora.rank=4", "recipe.lora.dropout=0.2", "scheduler.params.warmup_max_lr=0.1"});

@@ -62,6 +62,7 @@ class BlockKind final : public UnitKind {
     return block_saved_bytes(spec_, pass);
   }
   std::uint64_t idle_elements() const override { return block_idle_elements(spec_); }
+  std::int64_t experts() const override { return spec_.experts.count; }
   KvShape kv_shape() const override {
     if (spec_.delta.exists()) return {};
     return {.heads = spec_.attention.kv_heads, .head_dim = spec_.attention.head_dim};

@@ -65,6 +65,14 @@ ExpertsPass::Middle ExpertsPass::middle(const at::Tensor& input) const {
   return middle;
 }
 
+void ExpertsPass::count(const Middle& middle, const RoutedTokens& to) {
+  middle.rows->add_counts_to(to.rows);
+  if (!to.chosen.defined()) return;
+  middle.rows->add_counts_to(to.chosen);
+  to.probabilities.add_(
+      at::sum(middle.routing->probabilities, {0}, /*keepdim=*/false, at::kDouble));
+}
+
 at::Tensor ExpertsPass::output(Middle& middle) const {
   at::Tensor product = gated(middle.gate_and_up);
   middle.gate_and_up.reset();
@@ -116,7 +124,8 @@ at::Tensor ExpertsPass::backward(Backward pass, const UnitViews& gradients) cons
   at::Tensor grad_weights = gated_backward(pass, routing, rows, gradients);
   if (spec_.bias) biases_backward(pass, routing, rows, grad_weights, gradients);
   const at::Tensor grad_logits =
-      route_backward(routing, rule(), grad_weights, pass.logits.scalar_type());
+      route_backward(routing, rule(), grad_weights, pass.logits.scalar_type(),
+                     pass.balance_gradient == nullptr ? at::Tensor() : *pass.balance_gradient);
   at::Tensor gradient = rows.summed(expert_input_gradient(pass.gate_and_up, matrices_in(w_), rows));
   add_product(gradient, grad_logits, w_[places_.router]);
   const at::Tensor tokens = pass.input.flatten(0, -2);

@@ -20,6 +20,7 @@
 
 #include "engine/model/decoder/block_spec.h"
 #include "engine/model/decoder/decoder_layout.h"
+#include "engine/model/model_unit.h"
 #include "engine/model/ops/experts.h"
 #include "engine/model/unit_views.h"
 
@@ -40,6 +41,8 @@ class ExpertsPass {
   };
   // `input`: [..., hidden].
   Middle middle(const at::Tensor& input) const;
+  // Adds the middle's routing to what is defined of `to`.
+  static void count(const Middle& middle, const RoutedTokens& to);
   // [T, hidden]. Frees gate_and_up, unless it was saved.
   at::Tensor output(Middle& middle) const;
 
@@ -47,8 +50,9 @@ class ExpertsPass {
     at::Tensor logits;       // saved
     at::Tensor gate_and_up;  // saved; overwritten
     const at::Tensor& input;
-    const at::Tensor& grad_output;  // [..., hidden]
-    bool overwrite = false;         // PassContext::overwrites, for the first piece
+    const at::Tensor& grad_output;                 // [..., hidden]
+    bool overwrite = false;                        // PassContext::overwrites, for the first piece
+    const at::Tensor* balance_gradient = nullptr;  // PassContext::balance_gradient
   };
   // Returns the input's gradient, in its shape. Gradients of frozen parameters are undefined.
   at::Tensor backward(Backward pass, const UnitViews& gradients) const;

@@ -15,7 +15,10 @@ namespace sluice::engine {
 FeedForwardPass::Kept FeedForwardPass::kept_of(Normed normed, std::int64_t first_row) const {
   Kept kept;
   const BlockSpec& spec = pass_.spec;
-  if (experts_) kept.experts = experts_->middle(normed.output);
+  if (experts_) {
+    kept.experts = experts_->middle(normed.output);
+    if (pass_.context.routed != nullptr) ExpertsPass::count(kept.experts, *pass_.context.routed);
+  }
   if (spec.has_dense()) kept.inner = in_from(first_row).output(normed.output);
   if (spec.experts.shared) kept.shared_logit = logit_from(first_row).output(normed.output);
   normed.output.reset();
@@ -142,7 +145,8 @@ at::Tensor FeedForwardPass::experts_backward(Rows& rows, Kept& kept,
                           .gate_and_up = std::exchange(kept.experts.gate_and_up, {}),
                           .input = input,
                           .grad_output = rows.dropped,
-                          .overwrite = overwrites(rows)},
+                          .overwrite = overwrites(rows),
+                          .balance_gradient = pass_.context.balance_gradient},
                          gradients);
   if (pass_.spec.experts.shared) shared_backward(rows, kept, input, gradient, gradients);
   rows.dropped.reset();

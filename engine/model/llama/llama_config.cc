@@ -128,8 +128,10 @@ void parse_experts(HuggingFaceConfig& config, const LlamaClass& of, Numbers& num
   numbers["experts"] = static_cast<double>(parse_expert_count(config, of.experts));
   numbers["experts_per_token"] =
       static_cast<double>(config.count("num_experts_per_tok", of.experts_per_token));
-  if (config.flag("output_router_logits", false))
-    config.refuse("output_router_logits", true, "the loss of the text alone (false)");
+  constexpr double kBalance = 0.001;
+  constexpr double kMostBalance = 1e9;
+  const double balance = config.number("router_aux_loss_coef", kBalance, 0, kMostBalance);
+  if (config.flag("output_router_logits", false)) numbers["router_aux_loss_coef"] = balance;
   if (of.architecture == Architecture::kGptOss) {
     config.expect("swiglu_alpha", {1.702});
     config.expect("swiglu_limit", {7.0});
@@ -152,12 +154,13 @@ void parse_experts(HuggingFaceConfig& config, const LlamaClass& of, Numbers& num
     config.refuse("mlp_only_layers", dense, "experts in every layer ([])");
 }
 
-void write_experts(const LlamaShape& shape, Json& json) {
+void write_experts(const LlamaShape& shape, double balance, Json& json) {
   if (!has_experts(shape.architecture)) return;
   const ExpertsSpec& experts = shape.experts;
   json["num_local_experts"] = experts.count;
   json["num_experts_per_tok"] = experts.per_token;
-  json["output_router_logits"] = false;
+  json["output_router_logits"] = balance > 0;
+  if (balance > 0) json["router_aux_loss_coef"] = balance;
   if (shape.architecture == Architecture::kMixtral) json["router_jitter_noise"] = 0.0;
   if (experts.gate.exists()) {
     json["swiglu_alpha"] = experts.gate.alpha;
@@ -314,7 +317,7 @@ std::string llama_config_text(const HuggingFaceModel& model) {
   if (may_have_attention_bias(shape.architecture)) json["attention_bias"] = shape.output_bias;
   if (may_rotate_parts(shape.architecture)) json["partial_rotary_factor"] = shape.rope.share;
   if (shape.architecture == Architecture::kLlama) json["mlp_bias"] = shape.mlp_bias;
-  write_experts(shape, json);
+  write_experts(shape, balance_coefficient(of), json);
   write_window(shape, of.context_tokens, json);
   json["bos_token_id"] = to_json(model.special.begin);
   json["eos_token_id"] = to_json(model.special.ends);

@@ -39,6 +39,7 @@ constexpr const char* kExperts = "experts";
 constexpr const char* kPerToken = "experts_per_token";
 constexpr const char* kExpertWidth = "expert_width";
 constexpr const char* kRenormalises = "norm_topk_prob";
+constexpr const char* kBalance = kBalanceCoefficient.data();
 
 // A count: of layers, heads or tokens.
 ShapeNumber count(std::string_view key, double default_value, std::string_view meaning) {
@@ -124,6 +125,10 @@ std::vector<ShapeNumber> make_numbers() {
       later(word("model.norm_topk_prob", kSwitchChoices, 0,
                  "for qwen3_moe: divide the weights of a token's experts by their sum, as mixtral "
                  "and gpt_oss always do")),
+      later(factor("model.router_aux_loss_coef", 0,
+                   "for qwen3_moe, mixtral and gpt_oss: adds so many times the balance loss, which "
+                   "is lower the more evenly tokens are shared among the experts; 0: none, as with "
+                   "output_router_logits false")),
       later({.key = "model.rope_share",
              .default_value = 1,
              .minimum = 0,
@@ -235,7 +240,7 @@ Status check_experts(const ModelShape& of, const LlamaShape& shape) {
   const Numbers numbers(of);
   const std::string name = architecture_name(shape.architecture);
   if (!has_experts(shape.architecture)) {
-    for (const char* const key : {kExperts, kPerToken, kExpertWidth, kRenormalises})
+    for (const char* const key : {kExperts, kPerToken, kExpertWidth, kRenormalises, kBalance})
       if (numbers.on(key))
         return cannot_build(std::string(key) +
                             " is for the architectures qwen3_moe, mixtral and gpt_oss; " + name +

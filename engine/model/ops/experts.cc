@@ -108,7 +108,8 @@ Routing route(const at::Tensor& logits, const RoutingRule& rule) {
 }
 
 at::Tensor route_backward(const Routing& routing, const RoutingRule& rule,
-                          const at::Tensor& grad_weights, at::ScalarType dtype) {
+                          const at::Tensor& grad_weights, at::ScalarType dtype,
+                          const at::Tensor& grad_probabilities) {
   const at::Tensor values = routing.probabilities.gather(-1, routing.chosen);
   at::Tensor of_chosen = grad_weights;
   if (rule.renormalises) {
@@ -116,9 +117,14 @@ at::Tensor route_backward(const Routing& routing, const RoutingRule& rule,
     const at::Tensor along = grad_weights.mul(values).sum({-1}, /*keepdim=*/true).div_(sum);
     of_chosen = grad_weights.sub(along).div_(sum);
   }
-  const at::Tensor along = of_chosen.mul(values).sum({-1}, /*keepdim=*/true);
+  at::Tensor along = of_chosen.mul(values).sum({-1}, /*keepdim=*/true);
   at::Tensor gradient = at::zeros_like(routing.probabilities);
   gradient.scatter_(-1, routing.chosen, of_chosen);
+  if (grad_probabilities.defined()) {
+    const at::Tensor of_all = grad_probabilities.to(gradient.scalar_type());
+    gradient.add_(of_all);
+    along.add_(routing.probabilities.mv(of_all).unsqueeze(-1));
+  }
   return gradient.sub_(along).mul_(routing.probabilities).to(dtype);
 }
 
@@ -138,6 +144,12 @@ ExpertRows::ExpertRows(const at::Tensor& chosen, std::int64_t experts)
   places_ = places.view({-1, per_token_}).t().contiguous();
   ends_ = at::searchsorted(sorted, at::arange(experts, sorted.options()), /*out_int32=*/true,
                            /*right=*/true);
+}
+
+void ExpertRows::add_counts_to(at::Tensor counts) const {
+  const std::int64_t later = counts.size(0) - 1;
+  counts.add_(ends_);
+  counts.narrow(0, 1, later).sub_(ends_.narrow(0, 0, later));
 }
 
 const std::vector<std::int64_t>& ExpertRows::ends_on_host() const {

@@ -36,9 +36,11 @@ Routing route(const at::Tensor& logits, const RoutingRule& rule);
 at::Tensor all_weights(const Routing& routing, const at::Tensor& numbers);
 
 // The gradient of the logits [T, E], in `dtype`, from that of the weights [T, k]. The rounding of
-// the weights is not differentiated.
+// the weights is not differentiated. `grad_probabilities`: [E], of every token's probabilities in
+// addition; undefined: none.
 at::Tensor route_backward(const Routing& routing, const RoutingRule& rule,
-                          const at::Tensor& grad_weights, at::ScalarType dtype);
+                          const at::Tensor& grad_weights, at::ScalarType dtype,
+                          const at::Tensor& grad_probabilities = {});
 
 // The rows of tokens in the order of their experts.
 class ExpertRows {
@@ -57,6 +59,8 @@ class ExpertRows {
   // From [R] to [T, k].
   at::Tensor by_token(const at::Tensor& of_rows) const;
 
+  // Adds the number of each expert's rows to `counts`, int64 [E].
+  void add_counts_to(at::Tensor counts) const;
   // Where each expert's rows end, int32 [E], on the device.
   const at::Tensor& ends() const { return ends_; }
   // Calls visit(expert, first row, rows) for all experts. The first call waits for the device.

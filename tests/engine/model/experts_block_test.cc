@@ -219,6 +219,31 @@ TEST(ExpertsBlock, IsTheSameInPieces) {
   }
 }
 
+TEST(ExpertsBlock, CountsTheSameInPiecesAndOnlyInForward) {
+  const auto options = at::TensorOptions(at::kDouble);
+  const ExpertsSpec& spec = kSpecs[1];
+  const at::Tensor input = random(options, 24);
+  const auto counted = [&](std::int64_t piece_rows) {
+    const Block block(spec_with(spec, 6, piece_rows), options);
+    RoutedTokens routed = {.rows = at::zeros({spec.count}, at::kLong),
+                           .chosen = at::zeros({spec.count}, at::kLong),
+                           .probabilities = at::zeros({spec.count}, at::kDouble)};
+    Saved saved;
+    block.block.forward({.routed = &routed}, block.parameters, input, nullptr);
+    block.block.recompute({}, block.parameters, input, saved);
+    block.block.backward({}, block.parameters, input, saved, input, block.gradients);
+    return routed;
+  };
+  const RoutedTokens whole = counted(kPieceRows);
+  const RoutedTokens cut = counted(4);
+  const std::int64_t tokens = input.size(0) * input.size(1);
+  EXPECT_EQ(whole.rows.sum().item<std::int64_t>(), tokens * spec.per_token);
+  EXPECT_NEAR(whole.probabilities.sum().item<double>(), static_cast<double>(tokens), 1e-9);
+  EXPECT_TRUE(whole.rows.equal(cut.rows) && whole.chosen.equal(cut.chosen));
+  EXPECT_TRUE(whole.rows.equal(whole.chosen));
+  EXPECT_LT(distance(cut.probabilities, whole.probabilities), 1e-14);
+}
+
 TEST(ExpertsBlock, RecomputedActivationsAreTheSavedOnes) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf})
     for (const ExpertsSpec& spec : kSpecs)

@@ -233,6 +233,28 @@ TEST(ExpertsConfig, WhatIsWrittenIsReadAgain) {
   }
 }
 
+TEST(ExpertsConfig, HasTheBalanceLossIfRouterLogitsAreOutput) {
+  for (const json& config : {saved_qwen3_moe(), saved_mixtral(), saved_gpt_oss()}) {
+    const auto coefficient = [&](json keys) {
+      const auto model = parsed(changed(config, std::move(keys)));
+      return model.ok() ? balance_coefficient(model->shape) : -1;
+    };
+    EXPECT_EQ(coefficient({{"router_aux_loss_coef", 0.5}}), 0);
+    EXPECT_EQ(coefficient({{"output_router_logits", true}, {"router_aux_loss_coef", 0.5}}), 0.5);
+    EXPECT_EQ(coefficient({{"output_router_logits", true}, {"router_aux_loss_coef", nullptr}}),
+              0.001);
+    EXPECT_EQ(coefficient({{"output_router_logits", true}, {"router_aux_loss_coef", 0}}), 0);
+    for (const json& wrong : std::vector<json>{-0.5, "0.5", json::array(), true})
+      EXPECT_THAT(refused(changed(config, {{"router_aux_loss_coef", wrong}}), ErrorCode::kCorrupt),
+                  HasSubstr("router_aux_loss_coef"));
+    const auto model =
+        parsed(changed(config, {{"output_router_logits", true}, {"router_aux_loss_coef", 0.5}}));
+    const json written = json::parse(family_of(model->shape).write_config(*model));
+    EXPECT_EQ(written["output_router_logits"], true);
+    EXPECT_EQ(written["router_aux_loss_coef"], 0.5);
+  }
+}
+
 TEST(ExpertsConfig, RefusesByKeyAndValueWhatItDoesNotCompute) {
   EXPECT_THAT(refused(changed(saved_qwen3_moe(), {{"decoder_sparse_step", 2}})),
               HasSubstr("\"decoder_sparse_step\" is 2, but Sluice supports Qwen3-MoEs with"));
@@ -240,9 +262,6 @@ TEST(ExpertsConfig, RefusesByKeyAndValueWhatItDoesNotCompute) {
               HasSubstr("\"mlp_only_layers\" is [0,2]"));
   EXPECT_THAT(refused(changed(saved_mixtral(), {{"router_jitter_noise", 0.1}})),
               HasSubstr("\"router_jitter_noise\" is 0.1, but Sluice supports Mixtrals"));
-  for (const json& config : {saved_qwen3_moe(), saved_mixtral(), saved_gpt_oss()})
-    EXPECT_THAT(refused(changed(config, {{"output_router_logits", true}})),
-                HasSubstr("\"output_router_logits\" is true"));
   EXPECT_EQ(refused(changed(saved_qwen3_moe(), {{"mlp_only_layers", nullptr}})), "accepted");
   EXPECT_EQ(refused(changed(saved_mixtral(), {{"decoder_sparse_step", 2}})), "accepted");
 }

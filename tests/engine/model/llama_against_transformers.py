@@ -53,6 +53,7 @@ def rope(kind, **more):
 DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 12,
          "linear_value_head_dim": 8,
          "layer_types": ["linear_attention", "linear_attention", "full_attention"]}
+BALANCED = {"output_router_logits": True, "router_aux_loss_coef": 3.0}
 CASES = {
     "llama": ("LlamaConfig", {"num_key_value_heads": 2}),
     "llama_tied": ("LlamaConfig", {"tie_word_embeddings": True}),
@@ -100,6 +101,23 @@ CASES = {
     "mixtral_odd": ("MixtralConfig", {"hidden_size": 35, "num_attention_heads": 5, "head_dim": 6,
                                       "num_key_value_heads": 1, "intermediate_size": 31,
                                       "num_local_experts": 5, "num_experts_per_tok": 2}),
+    # With the balance loss, which is larger here than the text's: of all experts, some, and one.
+    "qwen3_moe_balanced": ("Qwen3MoeConfig", {
+        "num_key_value_heads": 2, "num_experts": 7, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 20, "norm_topk_prob": True, **BALANCED}),
+    "qwen3_moe_balanced_idle": ("Qwen3MoeConfig", {
+        "num_key_value_heads": 2, "num_experts": 90, "num_experts_per_tok": 1,
+        "moe_intermediate_size": 9, **BALANCED}),
+    "qwen3_moe_balanced_all": ("Qwen3MoeConfig", {
+        "num_key_value_heads": 4, "num_experts": 3, "num_experts_per_tok": 3,
+        "moe_intermediate_size": 16, **BALANCED}),
+    "mixtral_balanced": ("MixtralConfig", {"num_key_value_heads": 2, "num_local_experts": 4,
+                                           "num_experts_per_tok": 2, **BALANCED}),
+    "mixtral_balanced_one": ("MixtralConfig", {"num_key_value_heads": 2, "num_local_experts": 1,
+                                               "num_experts_per_tok": 1, **BALANCED}),
+    "gpt_oss_balanced": ("GptOssConfig", {
+        "num_key_value_heads": 2, "head_dim": 16, "num_local_experts": 6,
+        "num_experts_per_tok": 3, "sliding_window": 7, **BALANCED}),
     # Blocks with a delta rule and with attention.
     "qwen3_5": ("Qwen3_5TextConfig", {"num_key_value_heads": 2, "head_dim": 16, **DELTA}),
     "qwen3_5_odd": ("Qwen3_5TextConfig", {
@@ -191,6 +209,7 @@ ADAPTERS = {
     "qwen3_tied": {"r": 6, "lora_alpha": 12, "target_modules": ["q_proj", "k_proj", "v_proj"]},
     "qwen3_moe": {"r": 4, "lora_alpha": 8, "target_modules": EVERY[:4]},
     "mixtral": {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "o_proj"]},
+    "mixtral_balanced": {"r": 3, "lora_alpha": 5, "target_modules": EVERY[:4]},
     "qwen3_5": {"r": 3, "lora_alpha": 6, "target_modules": EVERY + OF_DELTA},
     "gemma3": {"r": 3, "lora_alpha": 6, "target_modules": EVERY},
     "gemma3_odd": {"r": 2, "lora_alpha": 4, "target_modules": ["v_proj", "o_proj", "down_proj"]},
@@ -303,16 +322,37 @@ def reference_model(config, weights, adapters=None):
     return model.train()
 
 
+def balance_loss(model, of_passes):
+    """From the router's logits in each pass, by layer. All passes are one micro-batch."""
+    config = model.config
+    layers = tuple(torch.cat(of_layer) for of_layer in zip(*of_passes))
+    home = sys.modules[type(model.get_base_model() if hasattr(model, "get_base_model")
+                            else model).__module__]
+    return home.load_balancing_loss_func(layers, config.num_local_experts,
+                                         config.num_experts_per_tok)
+
+
 def reference_pass(model, tokens, begins=None):
     """Of whole rows, or of each document on its own."""
+    routed = []
+    balances = getattr(model.config, "output_router_logits", False)
+
+    def logits_in(tokens):
+        made = model(tokens)
+        if balances:
+            routed.append(made.router_logits)
+        return made.logits
+
     def logits_of(row):
         ends = [*begins[row][1:], tokens.shape[1] - 1] if begins else [tokens.shape[1] - 1]
         firsts = begins[row] if begins else [0]
-        return torch.cat([model(tokens[row:row + 1, first:end]).logits
+        return torch.cat([logits_in(tokens[row:row + 1, first:end])
                           for first, end in zip(firsts, ends)], dim=1)
     with wide_delta_rule(model):
         logits = torch.cat([logits_of(row) for row in range(tokens.shape[0])])
     loss = torch.nn.functional.cross_entropy(logits.double().flatten(0, 1), tokens[:, 1:].flatten())
+    if balances:
+        loss = loss + model.config.router_aux_loss_coef * balance_loss(model, routed)
     loss.backward()
     results = {"logits": logits, "loss": loss}
     for name, value in model.named_parameters():
@@ -433,9 +473,9 @@ class AgainstTransformers(Comparison):
 
     def test_documents_of_a_row_do_not_see_one_another(self):
         for case in ("llama", "mistral", "qwen2_windows", "qwen3", "yarn_scaling",
-                     "dynamic_scaling", "qwen3_moe", "mixtral", "gpt_oss", "qwen3_5",
-                     "qwen3_5_odd", "qwen3_5_moe", "qwen3_5_moe_odd", "phi3", "phi3_parts",
-                     "gemma3", "gemma3_odd"):
+                     "dynamic_scaling", "qwen3_moe", "qwen3_moe_balanced", "mixtral", "gpt_oss",
+                     "qwen3_5", "qwen3_5_odd", "qwen3_5_moe", "qwen3_5_moe_odd", "phi3",
+                     "phi3_parts", "gemma3", "gemma3_odd"):
             with self.subTest(case=case):
                 self.compare(case, "fp64", begins=[[0, 11, 13], [0, 30]])
 

@@ -13,7 +13,7 @@
 // A file of parameters has every parameter in the order of `layout` (unit by unit, adapters after
 // the model's own), without gaps, fp32, row by row. A file of tokens has int64,
 // batch * (tokens + 1); each row has its sequence and the target of its last position. Output:
-// logits [batch, tokens, vocab], the mean loss, the gradients of all trained parameters; fp32, or
+// logits [batch, tokens, vocab], the mean loss with the balance loss of experts, the gradients of all trained parameters; fp32, or
 // float64 with dtype=fp64. The key documents=0,5;0 says where the documents of each row begin.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -167,9 +167,13 @@ void run(const Options& options) {
   context.documents = documents ? &*documents : nullptr;
   write_tensor(out, model.logits(context, input, tokens), written);
   const double grad_scale = 1 / static_cast<double>(input.numel());
-  const at::Tensor loss =
-      model.forward_backward(context, input, targets, grad_scale, options.at("recompute") == "1");
-  write_tensor(out, loss.mul(grad_scale), written);
+  const double balance = balance_coefficient(model.model().shape());
+  ExpertLoad load(model.model().layout(), {.coefficient = balance}, at::kCPU);
+  at::Tensor loss = model.forward_backward(context, input, targets, grad_scale,
+                                           options.at("recompute") == "1", &load);
+  loss = loss.mul(grad_scale);
+  for (const at::Tensor& of_load : load.balance_losses()) loss.add_(of_load.mul(balance));
+  write_tensor(out, loss, written);
   model.for_each_parameter(
       [&](const ParameterSpec& /*spec*/, const at::Tensor& /*view*/, const at::Tensor& gradient) {
         if (gradient.defined()) write_tensor(out, gradient, written);

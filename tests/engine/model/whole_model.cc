@@ -80,12 +80,14 @@ void WholeModel::copy_parameters_from(const WholeModel& other) const {
 }
 
 at::Tensor WholeModel::forward(PassContext context, const at::Tensor& tokens,
-                               std::vector<Saved>* saved, std::vector<at::Tensor>* inputs) const {
+                               std::vector<Saved>* saved, std::vector<at::Tensor>* inputs,
+                               ExpertLoad* load) const {
   at::Tensor x = tokens;
   for (int unit = 0; unit < model_.head_index(); ++unit) {
     context.unit = unit;
     if (inputs != nullptr) inputs->push_back(x);
     Saved* const keep = saved == nullptr ? nullptr : &saved->emplace_back();
+    if (load != nullptr) context.routed = load->counted(unit, 0);
     x = model_.unit(unit).forward(context, parameters(unit), x, keep);
   }
   return x;
@@ -105,10 +107,11 @@ at::Tensor WholeModel::loss_sum(const PassContext& context, const at::Tensor& to
 
 at::Tensor WholeModel::forward_backward(const PassContext& context, const at::Tensor& tokens,
                                         const at::Tensor& targets, double grad_scale,
-                                        bool recompute) const {
+                                        bool recompute, ExpertLoad* load) const {
   std::vector<Saved> saved;
   std::vector<at::Tensor> inputs;
-  const at::Tensor x = forward(context, tokens, recompute ? nullptr : &saved, &inputs);
+  const at::Tensor x = forward(context, tokens, recompute ? nullptr : &saved, &inputs, load);
+  if (load != nullptr) load->end_forward(1, tokens.numel(), /*scale=*/1);
   const int head = model_.head_index();
   const HeadUnit::Loss loss =
       model_.head().loss_and_gradient(parameters(head), x, targets, grad_scale, gradients(head));
@@ -116,6 +119,7 @@ at::Tensor WholeModel::forward_backward(const PassContext& context, const at::Te
   PassContext here = context;
   for (int unit = head - 1; unit >= 0; --unit) {
     here.unit = unit;
+    if (load != nullptr) here.balance_gradient = load->gradient(unit, 0);
     const at::Tensor& input = inputs[index(unit)];
     Saved again;
     if (recompute) model_.unit(unit).recompute(here, parameters(unit), input, again);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/families/make_model.h"
+#include "engine/model/expert_load.h"
 #include "engine/model/unit_views.h"
 
 namespace sluice::engine {
@@ -36,14 +37,16 @@ class WholeModel {
 
   // Returns the input of the head; fills `saved` unless null.
   at::Tensor forward(PassContext context, const at::Tensor& tokens, std::vector<Saved>* saved,
-                     std::vector<at::Tensor>* inputs) const;
+                     std::vector<at::Tensor>* inputs, ExpertLoad* load = nullptr) const;
   at::Tensor logits(const PassContext& context, const at::Tensor& tokens,
                     std::int64_t positions) const;
   at::Tensor loss_sum(const PassContext& context, const at::Tensor& tokens,
                       const at::Tensor& targets) const;
-  // Adds to the gradients; returns the sum of the loss over all tokens.
+  // Adds to the gradients; returns the sum of the loss over all tokens. `load`: counts experts, and
+  // adds the balance loss, whose coefficient is load's, to what is differentiated; or null.
   at::Tensor forward_backward(const PassContext& context, const at::Tensor& tokens,
-                              const at::Tensor& targets, double grad_scale, bool recompute) const;
+                              const at::Tensor& targets, double grad_scale, bool recompute,
+                              ExpertLoad* load = nullptr) const;
 
  private:
   static std::size_t index(int unit) { return static_cast<std::size_t>(unit); }

@@ -32,11 +32,18 @@ std::vector<std::string> texts_of(const std::vector<double>& losses) {
 struct Trained {
   std::vector<float> masters;
   std::vector<double> losses;
+  std::vector<double> of_experts;  // balance losses and counts
 };
 
 Trained train_on(TrainingRun& run) {
   Trained trained;
-  for (int i = 0; i < kSteps; ++i) trained.losses.push_back(run.step().loss);
+  for (int i = 0; i < kSteps; ++i) {
+    const StepOutcome outcome = run.step();
+    trained.losses.push_back(outcome.loss);
+    trained.of_experts.push_back(outcome.experts.balance_loss.value_or(0));
+    for (const std::int64_t rows : outcome.experts.rows)
+      trained.of_experts.push_back(static_cast<double>(rows));
+  }
   trained.masters = masters_of(run);
   return trained;
 }
@@ -51,6 +58,7 @@ void expect_equal(const Trained& expected, const Trained& got, const std::string
                            expected.masters.size() * sizeof(float)))
       << what << ": weights differ";
   EXPECT_EQ(texts_of(expected.losses), texts_of(got.losses)) << what;
+  EXPECT_EQ(texts_of(expected.of_experts), texts_of(got.of_experts)) << what;
 }
 
 struct Variant {
@@ -134,6 +142,7 @@ std::vector<std::string> overrides_of(const std::string& name) {
   std::vector<std::string> all;
   if (name.ends_with("Llama")) all = of_llama();
   if (name.ends_with("Adapters")) all = of_adapters();
+  if (name.ends_with("Experts")) all = of_experts();
   if (name.ends_with("BesideInt8")) all = of_adapters({"recipe.lora.base_bits=8"});
   if (name.find("Tied") != std::string::npos) all.emplace_back("model.tied_head=on");
   if (name.ends_with("InGroups")) all = kInGroups;
@@ -324,16 +333,18 @@ const auto kNameOf = [](const auto& name) { return std::string(name.param); };
 INSTANTIATE_TEST_SUITE_P(Precisions, PlacementIn,
                          testing::Values("fp32", "bf16", "fp16", "bf16InGroups", "bf16Llama",
                                          "bf16Adapters", "fp32Adapters", "bf16BesideInt8",
-                                         "fp32OfBf16Moments", "bf16OfBf16Moments",
+                                         "fp32Experts", "fp32OfBf16Moments", "bf16OfBf16Moments",
                                          "fp16OfBf16Moments", "bf16OfBf16MomentsAdapters"),
                          kNameOf);
 INSTANTIATE_TEST_SUITE_P(Models, WavesIn,
                          testing::Values("fp32", "bf16", "fp16", "bf16InGroups", "bf16Llama",
-                                         "bf16Adapters", "bf16BesideInt8", "bf16TiedAdapters",
+                                         "bf16Experts", "fp16Experts", "bf16Adapters",
+                                         "bf16BesideInt8", "bf16TiedAdapters",
                                          "bf16TiedBesideInt8"),
                          kNameOf);
 INSTANTIATE_TEST_SUITE_P(Models, LanesIn,
-                         testing::Values("fp32", "bf16", "fp16", "bf16Llama", "bf16Adapters"),
+                         testing::Values("fp32", "bf16", "fp16", "bf16Llama", "bf16Adapters",
+                                         "fp32Experts"),
                          kNameOf);
 INSTANTIATE_TEST_SUITE_P(Models, PlannedPlaces,
                          testing::Values("bf16", "bf16Llama", "bf16Adapters", "fp16Adapters",

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@ namespace {
 
 struct Outcome {
   std::vector<double> losses;
+  std::vector<std::optional<double>> balance_losses;
+  std::vector<std::int64_t> rows;  // of experts
   double norm = 0;
   double validation = 0;
   std::vector<float> masters;
@@ -59,6 +62,8 @@ Outcome train_rank(TrainingRun& run) {
   for (int i = 0; i < kSteps; ++i) {
     const StepOutcome step = run.step();
     outcome.losses.push_back(step.loss);
+    outcome.balance_losses.push_back(step.experts.balance_loss);
+    outcome.rows.insert(outcome.rows.end(), step.experts.rows.begin(), step.experts.rows.end());
     outcome.norm = step.grad_norm;
     const std::vector<UnitHashes>& hashes = run.trainer().unit_hashes();
     outcome.hashes.insert(outcome.hashes.end(), hashes.begin(), hashes.end());
@@ -199,6 +204,8 @@ std::vector<RankVariant> rank_variants() {
        of_adapters({"model.tied_head=on", "zero_optimization.stage=3"})},
       {"adaptersBesideFp32Shards",
        of_adapters({"zero_optimization.stage=3", "bf16.enabled=false"})},
+      {"experts", of_experts(), true},
+      {"expertsInWaves", of_experts({"placement.wave_micro_batches=1"}), false, {2, 4}, 8},
       {"twelveLanes", {"run.lanes=12"}, false, {2, 3, 4, 6}, 12},
       {"twelveLanesInWaves", {"run.lanes=12", "placement.wave_micro_batches=1"}, false, {2, 4}, 12},
       {"sixLanesOfTwo", {"run.lanes=6"}, false, {2, 3}, 12},

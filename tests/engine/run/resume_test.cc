@@ -52,6 +52,7 @@ const std::vector<std::string> kLlama = of_llama(kBf16);
 const std::vector<std::string> kOtherGpt2 = {
     "bf16.enabled=true",     "model.activation=relu",       "model.norm_epsilon=1e-3",
     "model.tied_head=false", "model.scale_attention=false", "model.scale_attention_by_layer=true"};
+const std::vector<std::string> kExperts = of_experts(kBf16);
 const std::vector<std::string> kAdapters = of_adapters(kBf16);
 
 class Resume : public testing::TestWithParam<Case> {};
@@ -98,6 +99,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"other_gpt2_cpu_to_nvme", kOtherGpt2, {}, kOnNvme, true},
         Case{"other_gpt2_nvme_to_cpu", kOtherGpt2, kOnNvme, {}},
         Case{"llama_cpu_to_nvme", kLlama, {}, kOnNvme},
+        Case{"experts_cpu_to_nvme", kExperts, {}, kOnNvme},
         Case{"llama_nvme_to_cpu_in_background", kLlama, kOnNvme, {}, true},
         Case{"bf16_moments", kBf16Moments, {}, {}},
         Case{"bf16_moments_cpu_to_nvme", kBf16Moments, {}, kOnNvme, true},
