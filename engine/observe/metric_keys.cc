@@ -16,16 +16,27 @@ constexpr std::string_view kSinceTwo = "always since schema 2";
 constexpr std::string_view kOfRunFiles = "since schema 3; not for modules of the Python package";
 constexpr std::string_view kByNvml =
     "since schema 4, on GPUs, if libnvidia-ml.so.1 (NVML) can be loaded and reports it";
+constexpr std::string_view kWithExperts =
+    "models with experts, since schema 5; not for modules of the Python package";
 constexpr std::string_view kBrokenDown = "with wall_clock_breakdown, since schema 3";
 
 constexpr std::array kMetricKeys = {
-    MetricKey{"schema", "", kSinceTwo, "4; files without this key have schema 1"},
+    MetricKey{"schema", "", kSinceTwo, "5; files without this key have schema 1"},
     MetricKey{"step", "", kAlways, "the step's number in the run; the first is 1"},
     MetricKey{
         "tokens_seen", "tokens", kSinceTwo,
         "tokens of the run up to and including this step, over all ranks, including skipped steps"},
     MetricKey{"unix_s", "s", kSinceTwo, "when the step ended, as Unix time"},
-    MetricKey{"loss", "nats per token", kAlways, "mean over the step's tokens; null: not finite"},
+    MetricKey{"loss", "nats per token", kAlways,
+              "mean over the step's tokens, without the balance loss; null: not finite"},
+    MetricKey{"balance_loss", "", "with model.router_aux_loss_coef, since schema 5",
+              "the balance loss of experts, a mean over the micro-batches, before "
+              "model.router_aux_loss_coef multiplies it; as large as model.experts_per_token if "
+              "tokens are shared evenly"},
+    MetricKey{"busiest_expert", "", kWithExperts,
+              "for each layer, the tokens of the expert with the most, divided by an even share: 1 "
+              "is even, and model.experts is one expert alone"},
+    MetricKey{"idle_experts", "", kWithExperts, "for each layer, how many experts had no token"},
     MetricKey{"lr", "", kAlways, "the learning rate of the step"},
     MetricKey{"grad_norm", "", kAlways,
               "norm of all gradients, before clipping; of a skipped step 0, or null if not finite"},

@@ -105,6 +105,9 @@ std::string hash_text(const UnitHashes& hashes) {
 template <typename Value>
 constexpr bool kMayBeMissing = std::is_same_v<Value, std::optional<double>> ||
                                std::is_same_v<Value, std::optional<std::uint64_t>>;
+template <typename Value>
+constexpr bool kIsList =
+    std::is_same_v<Value, std::vector<double>> || std::is_same_v<Value, std::vector<std::int64_t>>;
 
 bool take(const nlohmann::ordered_json& json, bool& value) {
   if (!json.is_boolean()) return false;
@@ -141,6 +144,13 @@ bool take(const nlohmann::ordered_json& json, std::vector<UnitHashes>& value) {
   return true;
 }
 
+template <typename Number>
+bool take(const nlohmann::ordered_json& json, std::vector<Number>& value) {
+  if (!json.is_array()) return false;
+  return std::all_of(json.begin(), json.end(),
+                     [&](const auto& one) { return take(one, value.emplace_back()); });
+}
+
 struct Line {
   std::optional<StepMetrics> metrics;  // nullopt: not a step's line, or torn
   bool is_newer = false;               // of a schema that this version may not understand
@@ -159,7 +169,8 @@ Line parse_line(const std::string& text) {
     const auto entry = json.find(name);
     if constexpr (kMayBeMissing<std::remove_cvref_t<decltype(value)>>) {
       if (entry != json.end()) whole = whole && take(*entry, value.emplace());
-    } else if constexpr (std::is_same_v<decltype(value), std::vector<UnitHashes>&>) {
+    } else if constexpr (kIsList<std::remove_cvref_t<decltype(value)>> ||
+                         std::is_same_v<decltype(value), std::vector<UnitHashes>&>) {
       if (entry != json.end()) whole = whole && take(*entry, value);
     } else {
       whole = whole && entry != json.end() && take(*entry, value);
@@ -380,6 +391,8 @@ std::string metrics_line(const StepMetrics& metrics) {
   for_each_metric(metrics, [&](const char* name, const auto& value) {
     if constexpr (kMayBeMissing<std::remove_cvref_t<decltype(value)>>) {
       if (value) line[name] = *value;
+    } else if constexpr (kIsList<std::remove_cvref_t<decltype(value)>>) {
+      if (!value.empty()) line[name] = value;
     } else if constexpr (std::is_same_v<decltype(value), const std::vector<UnitHashes>&>) {
       for (const UnitHashes& hashes : value) line[name][hashes.unit] = hash_text(hashes);
     } else {

@@ -229,6 +229,7 @@ class StepComparison {
  public:
   StepComparison(const StepMetrics& a, const StepMetrics& b) : difference_{.step = a.step} {
     number("loss", a.loss, b.loss);
+    if (a.balance_loss && b.balance_loss) number("balance_loss", *a.balance_loss, *b.balance_loss);
     number("lr", a.lr, b.lr);
     number("grad_norm", a.grad_norm, b.grad_norm);
     number("loss_scale", a.loss_scale, b.loss_scale);

@@ -21,14 +21,20 @@ struct UnitHashes {
 
 // The schema of the lines that this version writes. It increases when a key is added, removed or
 // gets another meaning. 1: lines without "schema", "unix_s" and "tokens_seen". 2: without
-// "tflops_per_s" and the keys of wall_clock_breakdown. 3: without NVML's GPU values.
-inline constexpr std::int64_t kMetricsSchema = 4;
+// "tflops_per_s" and the keys of wall_clock_breakdown. 3: without NVML's GPU values. 4: without
+// those of experts.
+inline constexpr std::int64_t kMetricsSchema = 5;
 
 struct StepMetrics {
   std::int64_t step = 0;                     // the first is 1
   std::optional<std::uint64_t> tokens_seen;  // missing here and in the next: schema 1
   std::optional<double> unix_s;
   double loss = 0;  // may be non-finite
+  // With experts: their balance loss without its coefficient, if it is trained. By layer, the
+  // tokens of the busiest expert, divided by an even share, and the number of experts without any.
+  std::optional<double> balance_loss;
+  std::vector<double> busiest_expert;
+  std::vector<std::int64_t> idle_experts;
   double lr = 0;
   double grad_norm = 0;  // before clipping
   double loss_scale = 1;
@@ -68,6 +74,9 @@ void for_each_metric(Metrics& metrics, Visit visit) {
   visit("tokens_seen", metrics.tokens_seen);
   visit("unix_s", metrics.unix_s);
   visit("loss", metrics.loss);
+  visit("balance_loss", metrics.balance_loss);
+  visit("busiest_expert", metrics.busiest_expert);
+  visit("idle_experts", metrics.idle_experts);
   visit("lr", metrics.lr);
   visit("grad_norm", metrics.grad_norm);
   visit("loss_scale", metrics.loss_scale);

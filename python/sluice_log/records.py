@@ -12,7 +12,10 @@ NAMES = {
     "lr": "train/learning_rate",
     "grad_norm": "train/grad_norm",
     "loss_scale": "train/loss_scale",
+    "balance_loss": "train/balance_loss",
     "skipped": "train/skipped",
+    "busiest_expert": "experts/busiest",
+    "idle_experts": "experts/idle",
     "tokens_per_s": "speed/tokens_per_second",
     "tflops_per_s": "speed/tflops_per_second",
     "step_ms": "time/step_ms",
@@ -34,6 +37,8 @@ NAMES = {
     "h2d_bytes": "traffic/host_to_gpu_bytes",
     "d2h_bytes": "traffic/gpu_to_host_bytes",
 }
+# Lists by layer, and the one number that stands for all.
+OF_LAYERS = {"busiest_expert": max, "idle_experts": sum}
 # Also shown against tokens.
 BY_TOKENS = ("train/loss", "validation/loss", "train/learning_rate", "train/grad_norm")
 AXES = {"schema", "step", "tokens_seen", "unix_s"}
@@ -88,6 +93,10 @@ def _whole(value):
     return int(value) if 0 <= value <= MOST_STEP else None
 
 
+def _is_of_numbers(value):
+    return isinstance(value, list) and value != [] and all(type(it) in (int, float) for it in value)
+
+
 def record_of(found):
     """The record of a parsed line, or None if the line is not a step's."""
     step = _whole(found.get("step"))
@@ -100,6 +109,8 @@ def record_of(found):
     record = Record(step, _whole(found.get("tokens_seen")), float(unix_s) if has_time else None)
     others = 0
     for key, value in found.items():
+        if key in OF_LAYERS and _is_of_numbers(value):
+            value = OF_LAYERS[key](value)
         if key in AXES or not (value is None or isinstance(value, (int, float))):
             continue
         name = NAMES.get(key)

@@ -45,6 +45,9 @@ CASES = {
                                      "moe_intermediate_size": 40, "norm_topk_prob": True}),
     "mixtral": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2,
                                   "rope_theta": 1000.0}),
+    "qwen3_moe_balanced": ("Qwen3MoeConfig", {
+        "head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40,
+        "output_router_logits": True, "router_aux_loss_coef": 0.3}),
     "qwen3_5": ("Qwen3_5TextConfig", {
         "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
         "linear_key_head_dim": 16, "linear_value_head_dim": 12,
@@ -174,6 +177,9 @@ class LlamaRuns(SluiceRuns):
                      for _ in range(ACCUMULATION)]
             loss, norm, _ = training.step(batch, CLIP)
             worst = max(worst, abs(step["loss"] - loss) / loss)
+            self.assertEqual("balance_loss" in step, "balanced" in case)
+            if "balanced" in case:
+                self.assert_close(step["balance_loss"], training.balance_loss, bound)
             self.assertLess(abs(step["grad_norm"] - norm), norm_bound * norm, step["step"])
         print(f"{case}: loss {steps[0]['loss']:.3f} -> {steps[-1]['loss']:.3f}, "
               f"worst difference {worst:.1e} of it")
@@ -450,7 +456,8 @@ class Llamas(LlamaRuns):
         self.assertFalse((self.path / "run").exists())
 
     def test_placements_and_a_stop_half_way_change_no_bit(self):
-        for case in ("mistral", "qwen3", "gpt_oss", "qwen3_5", "qwen3_5_moe"):
+        for case in ("mistral", "qwen3", "gpt_oss", "qwen3_moe_balanced", "qwen3_5",
+                     "qwen3_5_moe"):
             with self.subTest(case=case):
                 hashes = set()
                 for name, placement, stops in (("cpu", {}, [6]), ("nvme", NVME, [6]),

@@ -34,9 +34,12 @@ def windows(tokens, firsts, length):
     return torch.tensor([list(tokens[first:first + length + 1]) for first in firsts])
 
 
+def loss_in(made, rows):
+    return torch.nn.functional.cross_entropy(made.logits.flatten(0, 1), rows[:, 1:].flatten())
+
+
 def loss_of(model, rows):
-    logits = model(rows[:, :-1]).logits
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
+    return loss_in(model(rows[:, :-1]), rows)
 
 
 def mean_loss(model, tokens, length):
@@ -55,6 +58,7 @@ class Training:
         self.model = model.train()
         self.rate_of = rate_of
         self.applied = 0
+        self.balance_loss = None  # of the last step's experts, without its coefficient
         decays = {True: settings["weight_decay"],
                   False: settings["weight_decay"] if settings.get("decayed") == "all" else 0}
         # gpt-oss has the biases of all experts in one matrix.
@@ -67,11 +71,17 @@ class Training:
         """(loss, gradient norm, rate); with `skip`, no update."""
         self.optimizer.zero_grad()
         rate = self.rate_of(self.applied)
-        total = 0
+        total = balance = 0
         for rows in micro_batches:
-            loss = loss_of(self.model, rows) / len(micro_batches)
-            loss.backward()
+            made = self.model(rows[:, :-1])
+            loss = loss_in(made, rows) / len(micro_batches)
             total += loss.item()
+            if getattr(self.model.config, "output_router_logits", False):
+                share = made.aux_loss / len(micro_batches)
+                balance += share.item()
+                loss = loss + self.model.config.router_aux_loss_coef * share
+            loss.backward()
+        self.balance_loss = balance
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip).item()
         if not skip:
             for group in self.optimizer.param_groups:

@@ -100,6 +100,11 @@ class Records(unittest.TestCase):
                           ("await_params_ms", "time/await_params_ms"),
                           ("await_inputs_ms", "time/await_inputs_ms")):
             self.assertEqual(record_of({"step": 1, key: 2}).values, {name: 2})
+        layers = {"busiest_expert": [1.5, 4, 2], "idle_experts": [1, 0, 3], "balance_loss": 2.5}
+        self.assertEqual(record_of({"step": 1, **layers}).values,
+                         {"experts/busiest": 4, "experts/idle": 4, "train/balance_loss": 2.5})
+        for wrong in ([], [None], [[1]], ["1"], [True], {"a": 1}, "1"):
+            self.assertEqual(record_of({"step": 1, "idle_experts": wrong}).values, {})
         self.assertEqual((record.tokens, record.unix_s), (None, None))
         many = record_of({"step": 1, **{f"k{i}": i for i in range(5000)}})
         self.assertLessEqual(len(many.values), 100)

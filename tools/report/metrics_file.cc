@@ -14,6 +14,8 @@
 namespace sluice::report {
 namespace {
 
+constexpr std::string_view kBusiest = "busiest_expert";
+constexpr std::string_view kIdle = "idle_experts";
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 constexpr std::int64_t kMostStep = std::int64_t{1} << 53;  // the largest exact integer in a page
 
@@ -60,15 +62,32 @@ class LineReader final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool end_object() override { return --depth_, true; }
-  bool start_array(std::size_t /*elements*/) override { return ++depth_, true; }
-  bool end_array() override { return --depth_, true; }
+  bool start_array(std::size_t /*elements*/) override {
+    if (depth_++ == 1) is_list_ = true;
+    return true;
+  }
+  bool end_array() override {
+    if (--depth_ == 1) is_list_ = false;
+    return true;
+  }
   bool parse_error(std::size_t /*position*/, const std::string& /*token*/,
                    const nlohmann::detail::exception& /*error*/) override {
     return false;
   }
 
  private:
+  // Takes the largest number of a list by layer, or the sum of its counts.
+  bool of_layer(double value) {
+    if (key_ != kBusiest && key_ != kIdle) return true;
+    double& all = line_.values[metric_column(key_)];
+    if (!std::isfinite(all))
+      all = value;
+    else
+      all = key_ == kIdle ? all + value : std::max(all, value);
+    return true;
+  }
   bool number(double value) {
+    if (depth_ == 2 && is_list_) return of_layer(value);
     if (depth_ != 1) return true;
     const std::vector<std::string>& columns = metric_columns();
     const auto found = std::find(columns.begin(), columns.end(), key_);
@@ -80,6 +99,7 @@ class LineReader final : public nlohmann::json_sax<nlohmann::json> {
   Line& line_;
   std::string key_;
   int depth_ = 0;
+  bool is_list_ = false;  // the value of key_
   bool is_object_ = false;
 };
 

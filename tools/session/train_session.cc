@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <iomanip>
+#include <numeric>
 #include <ostream>
 #include <sstream>
 #include <utility>
@@ -30,6 +31,18 @@ void count_traffic(const TrainingRun::Traffic& before, const TrainingRun::Traffi
   metrics.nvme_write_bytes = now.nvme_write_bytes - before.nvme_write_bytes;
   metrics.h2d_bytes = now.h2d_bytes - before.h2d_bytes;
   metrics.d2h_bytes = now.d2h_bytes - before.d2h_bytes;
+}
+
+void take_experts(const engine::ExpertFigures& figures, StepMetrics& metrics) {
+  metrics.balance_loss = figures.balance_loss;
+  for (std::int64_t layer = 0; layer < figures.layers; ++layer) {
+    const auto first = figures.rows.begin() + layer * figures.experts;
+    const auto end = first + figures.experts;
+    const auto rows = static_cast<double>(std::accumulate(first, end, std::int64_t{0}));
+    metrics.busiest_expert.push_back(static_cast<double>(*std::max_element(first, end)) *
+                                     static_cast<double>(figures.experts) / rows);
+    metrics.idle_experts.push_back(std::count(first, end, 0));
+  }
 }
 
 // Lines of schema 1 lack the number of tokens; their steps had the same size as today's.
@@ -405,6 +418,7 @@ StepMetrics TrainSession::metrics_of(std::int64_t step, const engine::StepOutcom
   metrics.tokens_seen = tokens_seen_;
   metrics.unix_s = engine::unix_seconds();
   metrics.loss = outcome.loss;
+  take_experts(outcome.experts, metrics);
   metrics.lr = outcome.learning_rate;
   metrics.grad_norm = outcome.grad_norm;
   metrics.loss_scale = outcome.loss_scale;

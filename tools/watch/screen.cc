@@ -286,6 +286,10 @@ class Painter {
       line(area, used, "validation",
            number_text(view_.val_loss) + ", least " + number_text(view_.least_val_loss));
     line(area, used, "rate, norm", value_text(view_, "lr") + ", " + value_text(view_, "grad_norm"));
+    if (view_.last && view_.last->value("busiest_expert"))
+      line(area, used, "experts",
+           "busiest " + value_text(view_, "busiest_expert") + " of an even share, " +
+               value_text(view_, "idle_experts") + " idle");
     if (view_.skipped > 0 || view_.not_finite > 0)
       line(area, used, "skipped",
            std::to_string(view_.skipped) + " steps; loss not finite in " +

@@ -47,6 +47,11 @@ StepMetrics metrics_of(std::int64_t step) {
   metrics.host_pinned_bytes = 10;
   metrics.host_rss_bytes = 11;
   if (step % 2 == 0) metrics.val_loss = 3.75;
+  if (step % 4 == 0) {
+    metrics.balance_loss = 2.25;
+    metrics.busiest_expert = {1.5, 3};
+    metrics.idle_experts = {0, 2};
+  }
   if (step % 4 == 0) metrics.unit_hashes = {{"wte", ~0ULL, 1}, {"h.0", 1ULL << 63, 0}};
   return metrics;
 }

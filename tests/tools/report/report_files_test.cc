@@ -112,6 +112,24 @@ TEST_F(ReportFiles, CountsLinesThatCannotBeReadAndTakesTheOthers) {
   EXPECT_FALSE(file->has_torn_end);
 }
 
+TEST_F(ReportFiles, TakesTheBusiestAndAllIdleExpertsOfLists) {
+  const auto file =
+      metrics(step(1, R"(,"busiest_expert":[1.5,4,2],"idle_experts":[1,0,3],"balance_loss":2.5)") +
+              step(2, R"(,"busiest_expert":[[9],{"a":9},null,"9",1],"idle_experts":{"a":[1]})") +
+              step(3, R"(,"busiest_expert":[],"other":[7],"idle_experts":4)"));
+  ASSERT_OK(file);
+  EXPECT_EQ(file->lines, 3);
+  const auto cell = [&](int line, const char* name) {
+    return file->series.buckets()[static_cast<std::size_t>(line)].cells[metric_column(name)];
+  };
+  EXPECT_EQ(cell(0, "busiest_expert").most, 4);
+  EXPECT_EQ(cell(0, "idle_experts").most, 4);
+  EXPECT_EQ(cell(0, "balance_loss").most, 2.5);
+  EXPECT_EQ(cell(1, "busiest_expert").most, 1);
+  EXPECT_EQ(cell(1, "idle_experts").count, 0);
+  EXPECT_EQ(cell(2, "busiest_expert").count, 0);
+}
+
 TEST_F(ReportFiles, LeavesATornEndOutAtAnyByte) {
   const std::string whole = step(1) + step(2);
   for (std::size_t length = step(1).size() + 1; length + 1 < whole.size(); ++length) {

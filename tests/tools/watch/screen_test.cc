@@ -64,6 +64,16 @@ TEST_F(Screen, ShowsWhatMattersOnASmallTerminal) {
     EXPECT_THAT(text, HasSubstr(words));
 }
 
+TEST_F(Screen, ShowsTheBusiestExpertOfAModelThatHasSome) {
+  RunView experts = view();
+  EXPECT_THAT(draw_screen(experts, series(100), 24, 80, {}).text(),
+              testing::Not(HasSubstr("experts")));
+  experts.last->values[report::metric_column("busiest_expert")] = 2.5;
+  experts.last->values[report::metric_column("idle_experts")] = 3;
+  EXPECT_THAT(draw_screen(experts, series(100), 24, 80, {}).text(),
+              testing::ContainsRegex("experts .*busiest 2.5.* of an even share, 3 idle"));
+}
+
 TEST_F(Screen, ShowsHowBusyGpusAreWhereThatIsKnown) {
   RunView gpu = view();
   EXPECT_THAT(draw_screen(gpu, series(100), 24, 80, {}).text(),

@@ -100,6 +100,9 @@ const learningSpecs = [
   columnSpec("loss", "Training loss", "loss", { unit: lossText, smooth: true, log: true, note: thinnedNote, large: true }),
   columnSpec("validation", "Validation loss", "val_loss", { unit: lossText, points: 6, log: true, also: perplexity }),
   columnSpec("norm", "Gradient norm", "grad_norm", { smooth: true, log: true, note: () => "before clipping", zero: true }),
+  columnSpec("busiest-expert", "Busiest expert", "busiest_expert", { smooth: true, note: () => "its tokens, divided by an even share; of the layer with the most" }),
+  columnSpec("idle-experts", "Experts without a token", "idle_experts", { smooth: true, zero: true, note: () => "over all layers" }),
+  columnSpec("balance", "Balance loss", "balance_loss", { unit: lossText, smooth: true, note: () => "without its coefficient" }),
   columnSpec("rate", "Learning rate", "lr", { unit: value => number(value, 3), zero: true }),
   columnSpec("scale", "Loss scale", "loss_scale", {
     unit: count, log: true, step: true, zero: true,
