@@ -9,17 +9,25 @@
 
 #include "aio/bounded_json.h"
 #include "aio/check.h"
-#include "engine/model/gemma3/gemma3_family.h"
-#include "engine/model/gpt2/gpt2_family.h"
-#include "engine/model/llama/llama_family.h"
-#include "engine/model/qwen3_5/qwen3_5_family.h"
+#include "engine/families/decoder_family.h"
 
 namespace sluice::engine {
+
+// Each is in the file of its name.
+#define SLUICE_FAMILIES(FAMILY) FAMILY(gpt2) FAMILY(llama) FAMILY(qwen3_5) FAMILY(gemma3)
+#define SLUICE_DECLARE(name) FamilyTable name##_table();
+SLUICE_FAMILIES(SLUICE_DECLARE)
+
 namespace {
 
 std::vector<const ModelFamily*>& table() {
-  static std::vector<const ModelFamily*> families = {&gpt2_family(), &llama_family(),
-                                                     &qwen3_5_family(), &gemma3_family()};
+#define SLUICE_MAKE(name) DecoderFamily(name##_table()),
+  static const DecoderFamily decoders[] = {SLUICE_FAMILIES(SLUICE_MAKE)};
+  static std::vector<const ModelFamily*> families = [] {
+    std::vector<const ModelFamily*> all;
+    for (const DecoderFamily& one : decoders) all.push_back(&one);
+    return all;
+  }();
   return families;
 }
 
@@ -149,6 +157,36 @@ Status validate(const LoraRecipe& lora, const ModelShape& shape) {
     return cannot_build("the dropout of its adapters is " + number_text(lora.dropout) +
                         "; it must be at least 0 and below 1");
   return {};
+}
+
+std::optional<DecoderSpec> decoder_spec(const ModelShape& shape) {
+  const auto* const decoder = dynamic_cast<const DecoderFamily*>(find_family(shape.family));
+  if (decoder == nullptr) return std::nullopt;
+  return decoder->spec(shape);
+}
+
+std::vector<ModuleClass> module_classes() {
+  std::vector<ModuleClass> classes;
+  for (const ModelFamily* family : table()) {
+    const auto* const decoder = dynamic_cast<const DecoderFamily*>(family);
+    if (decoder == nullptr) continue;
+    for (const FamilyClass& type : decoder->table().classes) {
+      if (!type.has_modules) continue;
+      std::string keys;
+      for (const ConfigRow& row : decoder->table().rows)
+        if (row.is_of(type.model_type) && row.use != ConfigUse::kOfPart)
+          keys += std::string(row.key) + "|" + std::string(row.part.keys) + "|";
+      ModuleClass& made = classes.emplace_back();
+      made.model_type = type.model_type;
+      made.name = type.architecture;
+      for (std::size_t first = 0; first < keys.size();) {
+        const std::size_t end = keys.find('|', first);
+        if (end > first) made.keys.push_back(keys.substr(first, end - first));
+        first = end + 1;
+      }
+    }
+  }
+  return classes;
 }
 
 ModelLayout model_layout(const ModelOptions& options) {

@@ -5,10 +5,12 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "aio/result.h"
+#include "engine/model/decoder/block_spec.h"
 #include "engine/model/model_family.h"
 
 namespace sluice::engine {
@@ -42,6 +44,18 @@ Status validate(const LoraRecipe& lora, const ModelShape& shape);
 
 // The shape must be valid.
 ModelLayout model_layout(const ModelOptions& options);
+
+// What the model consists of; nothing for a family that is no decoder (add_family()). Numbers that
+// the shape lacks have their defaults.
+std::optional<DecoderSpec> decoder_spec(const ModelShape& shape);
+
+// A class of transformers whose modules a family's units compute.
+struct ModuleClass {
+  std::string model_type;
+  std::string name;               // "Qwen3ForCausalLM"
+  std::vector<std::string> keys;  // of its config, which the family reads or whose values it checks
+};
+std::vector<ModuleClass> module_classes();
 
 // Whether positions have their own parameters, as many as the context is long. Otherwise a model
 // can read past its context. The shape must be valid.

@@ -1,42 +1,20 @@
 #include "engine/families/make_model.h"
 
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "engine/families/families.h"
 #include "engine/model/decoder/decoder_units.h"
-#include "engine/model/gemma3/gemma3_shape.h"
-#include "engine/model/gpt2/gpt2_layout.h"
-#include "engine/model/llama/llama_layout.h"
-#include "engine/model/llama/llama_shape.h"
-#include "engine/model/qwen3_5/qwen3_5_shape.h"
 
 namespace sluice::engine {
 namespace {
 
-ModelUnits gemma3_units(const ModelOptions& options) {
-  return make_decoder_units(gemma3_spec(options.shape), options);
-}
-
-ModelUnits gpt2_units(const ModelOptions& options) {
-  return make_decoder_units(gpt2_spec(options.shape), options);
-}
-
-ModelUnits llama_units(const ModelOptions& options) {
-  return make_decoder_units(llama_spec(llama_shape(options.shape)), options);
-}
-
-ModelUnits qwen3_5_units(const ModelOptions& options) {
-  return make_decoder_units(qwen3_5_spec(options.shape), options);
-}
-
+// Of families that are no decoders.
 std::map<std::string, MakeUnits, std::less<>>& table() {
-  static std::map<std::string, MakeUnits, std::less<>> makers = {
-      {std::string(kGemma3Family), &gemma3_units},
-      {std::string(kGpt2Family), &gpt2_units},
-      {std::string(kLlamaFamily), &llama_units},
-      {std::string(kQwen35Family), &qwen3_5_units}};
+  static std::map<std::string, MakeUnits, std::less<>> makers;
   return makers;
 }
 
@@ -62,14 +40,17 @@ void add_units(std::string_view family, MakeUnits make) { table()[std::string(fa
 std::unique_ptr<Model> make_model(const ModelOptions& options) {
   check(options);
   const auto maker = table().find(options.shape.family);
-  if (maker == table().end()) {
+  const std::optional<DecoderSpec> decoder = decoder_spec(options.shape);
+  if (maker == table().end() && !decoder) {
     throw std::invalid_argument(
         cannot_build("the family " + options.shape.family +
                      " has a row in the table of families, but none in that of units: this program "
                      "has no code for it, or did not call add_units()")
             .message());
   }
-  return std::make_unique<Model>(options, model_layout(options), maker->second(options));
+  ModelUnits units =
+      maker != table().end() ? maker->second(options) : make_decoder_units(*decoder, options);
+  return std::make_unique<Model>(options, model_layout(options), std::move(units));
 }
 
 }  // namespace sluice::engine

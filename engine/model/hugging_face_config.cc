@@ -25,6 +25,10 @@ void HuggingFaceConfig::refuse(const std::string& key, const Json& value,
                                               wanted + " only"));
 }
 
+void HuggingFaceConfig::refuse_null(const char* key) {
+  if (json_.contains(key) && !has(key)) refuse(key, Json(), "a value");
+}
+
 bool HuggingFaceConfig::has(const char* key) const {
   const auto found = json_.find(key);
   return found != json_.end() && !found->is_null();
@@ -49,6 +53,14 @@ double HuggingFaceConfig::number(const char* key, double default_value, double m
   return default_value;
 }
 
+double HuggingFaceConfig::probability(const char* key, double default_value) {
+  if (!has(key)) return default_value;
+  const Json& value = json_[key];
+  if (value.is_number() && value >= 0 && value < 1) return value.get<double>();
+  fail(wrong(key, value, "a dropout probability"));
+  return default_value;
+}
+
 bool HuggingFaceConfig::flag(const char* key, bool default_value) {
   if (!has(key)) return default_value;
   const Json& value = json_[key];
@@ -57,12 +69,11 @@ bool HuggingFaceConfig::flag(const char* key, bool default_value) {
   return default_value;
 }
 
-std::string HuggingFaceConfig::text(const char* key, const std::string& default_value) {
-  if (!has(key)) return default_value;
-  const Json& value = json_[key];
-  if (value.is_string()) return value.get<std::string>();
-  fail(wrong(key, value, "a string"));
-  return default_value;
+HuggingFaceConfig::Json HuggingFaceConfig::object(const char* key) {
+  if (!has(key)) return Json::object();
+  if (json_[key].is_object()) return json_[key];
+  fail(wrong(key, json_[key], "an object"));
+  return Json::object();
 }
 
 void HuggingFaceConfig::expect(const char* key, const std::vector<Json>& known) {
@@ -70,22 +81,6 @@ void HuggingFaceConfig::expect(const char* key, const std::vector<Json>& known) 
   const Json& value = json_[key];
   if (std::find(known.begin(), known.end(), value) == known.end())
     refuse(key, value, known.front().dump());
-}
-
-void HuggingFaceConfig::expect_class(const std::string& name) {
-  if (has("architectures")) {
-    const Json& all = json_["architectures"];
-    const std::vector<Json> known = {name + "ForCausalLM", name + "ForConditionalGeneration",
-                                     name + "TextModel", name + "Model"};
-    const auto is_known = [&](const Json& one) {
-      return std::find(known.begin(), known.end(), one) != known.end();
-    };
-    if (!all.is_array() || !std::all_of(all.begin(), all.end(), is_known))
-      refuse("architectures", all, "[" + known.front().dump() + "]");
-  }
-  if (has("quantization_config"))
-    refuse("quantization_config", json_["quantization_config"],
-           "weights of 16 bits or more (none)");
 }
 
 std::int64_t HuggingFaceConfig::full_interval(std::int64_t default_value, std::int64_t layers,

@@ -30,17 +30,17 @@ class HuggingFaceConfig {
   // Fails with kInvalidArgument: Sluice does not compute a model with this value.
   void refuse(const std::string& key, const Json& value, const std::string& wanted);
 
+  void refuse_null(const char* key);
   // null counts as missing. kCorrupt if a value has another type.
   bool has(const char* key) const;
   std::int64_t count(const char* key, std::int64_t default_value, std::int64_t minimum = 1);
   double number(const char* key, double default_value, double minimum, double maximum);
+  double probability(const char* key, double default_value);  // at least 0 and below 1
   bool flag(const char* key, bool default_value);
-  std::string text(const char* key, const std::string& default_value);
+  Json object(const char* key);  // by default an empty one
   // Refuses all values but these; the first is the default.
   void expect(const char* key, const std::vector<Json>& known);
 
-  // Refuses quantized weights, and architectures that are no language model of `name` ("Gemma3").
-  void expect_class(const std::string& name);
   // layer_types as one number: each so many layers are `other`, but the last of them, which is
   // "full_attention". Larger than `layers`: all are `other`. `default_value`: without layer_types.
   std::int64_t full_interval(std::int64_t default_value, std::int64_t layers,

@@ -90,8 +90,9 @@ TEST(ResolveConfig, ExpertsAreKeysOfTheirArchitectures) {
   EXPECT_EQ(model.numbers.at("norm_topk_prob"), 1);
   EXPECT_THAT(refusal(resolve_run(file(R"(, "experts": 4)"))),
               AllOf(HasSubstr("experts_per_token is 8"), HasSubstr("4 experts")));
-  EXPECT_THAT(refusal(resolve_run(file(R"(, "experts": 4)", "qwen3-0.6b"))),
-              HasSubstr("qwen3 has no experts"));
+  EXPECT_THAT(
+      refusal(resolve_run(file(R"(, "experts": 4)", "qwen3-0.6b"))),
+      HasSubstr("experts is for the architecture mixtral, gpt_oss or qwen3_moe; qwen3 does not"));
   EXPECT_THAT(refusal(resolve_run(file(R"(, "experts": 2.5)"))), HasSubstr("experts"));
   // What dense models write stays as it was.
   EXPECT_THAT(to_json(accepted(resolve_run(file("", "qwen3-0.6b"))).config),

@@ -7,7 +7,6 @@
 
 #include "engine/exchange/stored_shape.h"
 #include "engine/families/families.h"
-#include "engine/model/gpt2/gpt2_family.h"
 
 namespace sluice::engine {
 namespace {
@@ -18,7 +17,7 @@ using testing::HasSubstr;
 
 const ModelShape kTiny{.layers = 2, .hidden = 8, .heads = 2, .context_tokens = 16, .vocab = 100};
 
-const ParameterNames& names_of_gpt2() { return gpt2_family().parameter_names({}); }
+const ParameterNames& names_of_gpt2() { return find_family("gpt2")->parameter_names({}); }
 
 std::vector<TensorInfo> file_with(std::vector<TensorSpec> tensors) {
   const auto places = lay_out(tensors);

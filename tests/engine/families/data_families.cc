@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "engine/families/families.h"
-#include "engine/model/gpt2/gpt2_layout.h"
 
 namespace sluice::engine {
 namespace {
@@ -15,7 +14,13 @@ class DataFamily : public ModelFamily {
  public:
   explicit DataFamily(std::string_view name) : name_(name) {}
   std::string_view name() const final { return name_; }
-  ModelLayout layout(const ModelOptions& options) const override { return gpt2_layout(options); }
+  // A GPT-2's.
+  ModelLayout layout(const ModelOptions& options) const override {
+    ModelOptions of_gpt2 = options;
+    of_gpt2.shape.family = kGpt2Family;
+    of_gpt2.shape.numbers.clear();
+    return model_layout(of_gpt2);
+  }
   const ParameterNames& parameter_names(const ModelShape& /*shape*/) const override {
     static const ParameterNames names = {.prefix = "data."};
     return names;

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "tests/engine/model/block_under_test.h"
+#include "tests/engine/model/specs.h"
 
 #ifdef SLUICE_HAS_CUDA
 #include <c10/cuda/CUDAFunctions.h>
@@ -35,8 +36,6 @@ LoraRecipe adapters(double dropout) {
           .targets = {"q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"}};
 }
 
-double number_of(LlamaArchitecture architecture) { return static_cast<double>(architecture); }
-
 const Case kCases[] = {
     {.name = "Gpt2"},
     {.name = "Gpt2Dropped", .dropout = 0.2},
@@ -46,9 +45,8 @@ const Case kCases[] = {
     {.name = "LlamaAdapters", .lora = adapters(0)},
     {.name = "LlamaDroppedAdapters", .lora = adapters(0.3), .packed = true},
     {.name = "LlamaAttentionDropped", .dropout = 0.2},
-    {.name = "Qwen3", .numbers = {{"architecture", number_of(LlamaArchitecture::kQwen3)}}},
-    {.name = "Mistral",
-     .numbers = {{"architecture", number_of(LlamaArchitecture::kMistral)}, {"window", 5}}},
+    {.name = "Qwen3", .numbers = {{"architecture", architecture("qwen3")}}},
+    {.name = "Mistral", .numbers = {{"architecture", architecture("mistral")}, {"window", 5}}},
     {.name = "Gemma3", .numbers = {{"attention_bias", 1}, {"window", 5}}, .packed = true},
     {.name = "Gemma3Adapters", .lora = adapters(0.3)}};
 
@@ -61,7 +59,7 @@ ModelShape shape_of(const Case& which, std::int64_t head_dim) {
                       .dropout = which.dropout,
                       .numbers = which.numbers};
   if (which.name.starts_with("Gpt2")) return complete(std::move(shape));
-  shape.family = std::string(which.name.starts_with("Gemma3") ? kGemma3Family : kLlamaFamily);
+  shape.family = std::string(which.name.starts_with("Gemma3") ? "gemma3" : "llama");
   shape.ffn_hidden = 5 * head_dim;
   shape.numbers.insert({{"kv_heads", 2}, {"head_dim", static_cast<double>(head_dim)}});
   return complete(std::move(shape));

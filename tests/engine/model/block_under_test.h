@@ -11,13 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/families/families.h"
 #include "engine/model/decoder/decoder_block.h"
-#include "engine/model/gemma3/gemma3_shape.h"
-#include "engine/model/gpt2/gpt2_layout.h"
-#include "engine/model/llama/llama_layout.h"
 #include "engine/model/model_unit.h"
-#include "engine/model/qwen3_5/qwen3_5_shape.h"
+#include "tests/engine/model/specs.h"
 
 namespace sluice::engine {
 
@@ -41,12 +37,6 @@ class BlockUnderTest {
     gradient_ = zeros(trained_, options.dtype(is_double ? at::kDouble : at::kFloat));
     const UnitViews own(trained_, gradient_);
     for (int i = 0; i < own.size(); ++i) gradients_.append(own[i]);
-  }
-
-  static DecoderSpec spec_of(const ModelShape& shape) {
-    if (shape.family == kGemma3Family) return gemma3_spec(shape);
-    if (shape.family == kQwen35Family) return qwen3_5_spec(shape);
-    return shape.family == kLlamaFamily ? llama_spec(llama_shape(shape)) : gpt2_spec(shape);
   }
 
   const ModelUnit& block() const { return *block_; }

@@ -6,16 +6,15 @@
 #include "engine/model/decoder/block_costs.h"
 #include "engine/model/decoder/block_memory.h"
 #include "engine/model/decoder/decoder_kinds.h"
-#include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/op_costs.h"
-#include "engine/model/qwen3_5/qwen3_5_shape.h"
+#include "tests/engine/model/specs.h"
 
 namespace sluice::engine {
 namespace {
 
 std::uint64_t peak_of(const ModelShape& shape, const PassShape& pass,
                       const PeakOptions& options = {}) {
-  return block_peak_bytes(gpt2_spec(shape).block, {}, pass, options);
+  return block_peak_bytes(spec_of(shape).block, {}, pass, options);
 }
 
 std::uint64_t unit_input_bytes(const ModelShape& shape, const PassShape& pass) {
@@ -52,7 +51,7 @@ TEST(AttentionCosts, OfWideHeadsAreThoseOfAKernelWithoutDropout) {
     EXPECT_LT(attention.backward_bytes(pass, {}), std::uint64_t{1} << 29) << head_dim;
     EXPECT_GT(attention.backward_bytes(pass, {.plain_attention = true}), std::uint64_t{1} << 31);
   }
-  BlockSpec block = qwen3_5_spec(*preset_shape("qwen3.5-9b")).block_at(3);
+  BlockSpec block = spec_of(*preset_shape("qwen3.5-9b")).block_at(3);
   const std::uint64_t without = block_peak_bytes(block, {}, pass, {});
   block.attention.dropout = 0.1;
   EXPECT_GT(block_peak_bytes(block, {}, pass, {}), 2 * without);
@@ -61,7 +60,9 @@ TEST(AttentionCosts, OfWideHeadsAreThoseOfAKernelWithoutDropout) {
 TEST(GptCosts, FlopsFollowFromTheMatricesAndTheCausalScores) {
   for (const NamedShape& it : model_presets()) {
     const std::string_view name = it.name;
-    const ModelShape shape = *preset_shape(name);
+    ModelShape shape = *preset_shape(name);
+    shape.family = kGpt2Family;
+    shape.numbers.clear();
     if (shape.hidden % shape.heads != 0) continue;  // no GPT-2
     const std::int64_t tokens = std::min(shape.context_tokens, 2 * kPieceRows);
     // A sequence has tokens * (tokens + 1) / 2 pairs; a pair costs two products of `hidden`
@@ -69,23 +70,23 @@ TEST(GptCosts, FlopsFollowFromTheMatricesAndTheCausalScores) {
     const double pairs = 0.5 * static_cast<double>(tokens * (tokens + 1));
     const double scores = 2 * 2 * pairs * static_cast<double>(shape.hidden);
     const double per_token = scores / static_cast<double>(tokens);
-    const UnitLayout layout = block_layout(gpt2_spec(shape).block, 0);
+    const UnitLayout layout = block_layout(spec_of(shape).block, 0);
     const double weights = 2 * multiplied(layout);
-    const Flops block = block_flops(gpt2_spec(shape).block, {}, tokens);
+    const Flops block = block_flops(spec_of(shape).block, {}, tokens);
     EXPECT_DOUBLE_EQ(block.forward, weights + per_token) << name;
     EXPECT_DOUBLE_EQ(block.backward, 2 * weights + 2.5 * per_token) << name;
     const ParameterSpec& last =
-        layout.parameters[block_parameters(gpt2_spec(shape).block).mlp_out.weight];
+        layout.parameters[block_parameters(spec_of(shape).block).mlp_out.weight];
     EXPECT_DOUBLE_EQ(block.forward - block.recompute, 2 * static_cast<double>(last.elements));
     const auto wte = static_cast<double>(
-        embedding_layout(gpt2_spec(shape)).parameters[token_parameter(gpt2_spec(shape))].elements);
-    EXPECT_DOUBLE_EQ(head_kind(gpt2_spec(shape), {}, 0)->flops(1).forward, 2 * wte);
+        embedding_layout(spec_of(shape)).parameters[token_parameter(spec_of(shape))].elements);
+    EXPECT_DOUBLE_EQ(head_kind(spec_of(shape), {}, 0)->flops(1).forward, 2 * wte);
   }
 }
 
 // A delta rule's cost per token does not grow with the text; a gate is a part of the matrices.
 TEST(DeltaCosts, AreThoseOfTheMatricesWhateverTheLength) {
-  const DecoderSpec spec = qwen3_5_spec(*preset_shape("qwen3.5-9b"));
+  const DecoderSpec spec = spec_of(*preset_shape("qwen3.5-9b"));
   const UnitLayout delta = block_layout(spec.block_at(0), 0);
   double convolution = 0;
   for (const ParameterSpec& parameter : delta.parameters)
@@ -113,15 +114,15 @@ TEST(DeltaCosts, CountAStateForEachChunk) {
 
 TEST(GptCosts, RecomputeCostsLessThanAForward) {
   const ModelShape shape = *preset_shape("gpt2-xl");
-  const Flops flops = block_flops(gpt2_spec(shape).block, {}, 1024);
+  const Flops flops = block_flops(spec_of(shape).block, {}, 1024);
   EXPECT_LT(flops.recompute, 0.75 * flops.forward);
   EXPECT_GT(flops.recompute, 0.5 * flops.forward);
 }
 
 TEST(GptCosts, PaddingOfTheVocabularyCounts) {
   const ModelShape shape = *preset_shape("gpt2-small");
-  const auto plain = head_kind(gpt2_spec(shape), {}, 0);
-  const auto padded = head_kind(gpt2_spec(shape), {}, 50304);
+  const auto plain = head_kind(spec_of(shape), {}, 0);
+  const auto padded = head_kind(spec_of(shape), {}, 50304);
   EXPECT_DOUBLE_EQ(padded->flops(1).forward - plain->flops(1).forward, 2.0 * (50304 - 50257) * 768);
   const PassShape pass = {.micro_batch = 8, .tokens = 1024};
   EXPECT_GT(padded->peak_bytes(pass, {}), plain->peak_bytes(pass, {}));

@@ -10,8 +10,7 @@
 
 #include "engine/families/families.h"
 #include "engine/model/decoder/block_costs.h"
-#include "engine/model/gpt2/gpt2_layout.h"
-#include "engine/model/llama/llama_layout.h"
+#include "tests/engine/model/specs.h"
 
 namespace sluice::engine {
 namespace {
@@ -27,40 +26,47 @@ std::vector<std::string> names_in(const UnitLayout& layout) {
 }
 
 BlockSpec gpt2() {
-  return gpt2_spec({.layers = 2, .hidden = 48, .heads = 4, .context_tokens = 8, .vocab = 50}).block;
+  return spec_of({.layers = 2, .hidden = 48, .heads = 4, .context_tokens = 8, .vocab = 50}).block;
 }
 
 // With everything that a Llama's block can have.
 BlockSpec llama() {
-  return llama_spec({.hidden = 48,
-                     .heads = 4,
-                     .kv_heads = 2,
-                     .head_dim = 10,
-                     .ffn = 56,
-                     .vocab = 50,
-                     .qkv_bias = true,
-                     .output_bias = true,
-                     .mlp_bias = true,
-                     .head_norms = true,
-                     .window = {.tokens = 3}})
-      .block_at(0);
+  BlockSpec block = spec_of({.layers = 1,
+                             .hidden = 48,
+                             .heads = 4,
+                             .context_tokens = 8,
+                             .vocab = 50,
+                             .ffn_hidden = 56,
+                             .family = "llama",
+                             .numbers = {{"kv_heads", 2},
+                                         {"head_dim", 10},
+                                         {"attention_bias", 1},
+                                         {"mlp_bias", 1},
+                                         {"window", 3}}})
+                        .block_at(0);
+  block.attention.head_norms = true;
+  return block;
 }
 
 // Three experts under Qwen3-MoE's names, or Mixtral's.
-BlockSpec with_experts(LlamaArchitecture architecture) {
-  return llama_spec({.hidden = 48,
-                     .heads = 4,
-                     .kv_heads = 2,
-                     .head_dim = 10,
-                     .vocab = 50,
-                     .architecture = architecture,
-                     .head_norms = architecture == LlamaArchitecture::kQwen3Moe,
-                     .experts = {.count = 3, .per_token = 2, .width = 56}})
+BlockSpec with_experts(std::string_view model_type) {
+  return spec_of({.layers = 1,
+                  .hidden = 48,
+                  .heads = 4,
+                  .context_tokens = 8,
+                  .vocab = 50,
+                  .ffn_hidden = 56,
+                  .family = "llama",
+                  .numbers = {{"architecture", architecture(model_type)},
+                              {"kv_heads", 2},
+                              {"head_dim", 10},
+                              {"experts", 3},
+                              {"experts_per_token", 2}}})
       .block_at(0);
 }
 
 BlockSpec with_shared_expert() {
-  BlockSpec block = with_experts(LlamaArchitecture::kQwen3Moe);
+  BlockSpec block = with_experts("qwen3_moe");
   block.experts.shared = true;
   block.mlp.width = 24;
   block.names.shared = {.in = {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"},
@@ -91,7 +97,7 @@ TEST(DecoderLayout, KeepsTheFlatOrderOfEachFamily) {
 
 TEST(DecoderLayout, NamesEachMatrixOfEachExpert) {
   EXPECT_THAT(
-      names_in(block_layout(with_experts(LlamaArchitecture::kQwen3Moe), 11)),
+      names_in(block_layout(with_experts("qwen3_moe"), 11)),
       ElementsAre(
           "layers.11.self_attn.q_proj.weight", "layers.11.self_attn.k_proj.weight",
           "layers.11.self_attn.v_proj.weight", "layers.11.self_attn.o_proj.weight",
@@ -102,8 +108,7 @@ TEST(DecoderLayout, NamesEachMatrixOfEachExpert) {
           "layers.11.mlp.experts.2.down_proj.weight", "layers.11.mlp.gate.weight",
           "layers.11.input_layernorm.weight", "layers.11.post_attention_layernorm.weight",
           "layers.11.self_attn.q_norm.weight", "layers.11.self_attn.k_norm.weight"));
-  const std::vector<std::string> mixtral =
-      names_in(block_layout(with_experts(LlamaArchitecture::kMixtral), 0));
+  const std::vector<std::string> mixtral = names_in(block_layout(with_experts("mixtral"), 0));
   EXPECT_THAT(mixtral, IsSupersetOf({"layers.0.block_sparse_moe.gate.weight",
                                      "layers.0.block_sparse_moe.experts.2.w1.weight",
                                      "layers.0.block_sparse_moe.experts.2.w2.weight",
@@ -112,7 +117,7 @@ TEST(DecoderLayout, NamesEachMatrixOfEachExpert) {
 
 // In a base of 8 bits the matrices before it are rounded.
 TEST(DecoderLayout, TheRouterKeepsItsPrecisionAndFollowsTheMatrices) {
-  const UnitLayout layout = block_layout(with_experts(LlamaArchitecture::kMixtral), 0);
+  const UnitLayout layout = block_layout(with_experts("mixtral"), 0);
   std::uint64_t router = 0;
   std::uint64_t last_matrix = 0;
   for (const ParameterSpec& parameter : layout.parameters) {
@@ -191,7 +196,7 @@ TEST(DecoderLayout, PlacesAreThoseOfTheNames) {
 }
 
 TEST(DecoderLayout, ExpertsAreInSequenceWithTheirShapes) {
-  const BlockSpec block = with_experts(LlamaArchitecture::kMixtral);
+  const BlockSpec block = with_experts("mixtral");
   const UnitLayout layout = block_layout(block, 0);
   const BlockParameters places = block_parameters(block);
   expect_at(layout, places.router, "gate.weight");
@@ -253,8 +258,8 @@ TEST(DecoderLayout, AdaptersComeAfterTheBlockInTheOrderOfTheirTargets) {
 // Whatever the spec says, a token is multiplied by each number of each matrix once, except those of
 // experts that it does not choose.
 TEST(DecoderCosts, ProductsAreTheMatricesOfTheLayout) {
-  for (const BlockSpec& block : {gpt2(), llama(), with_experts(LlamaArchitecture::kQwen3Moe),
-                                 with_experts(LlamaArchitecture::kMixtral), with_shared_expert()}) {
+  for (const BlockSpec& block : {gpt2(), llama(), with_experts("qwen3_moe"),
+                                 with_experts("mixtral"), with_shared_expert()}) {
     double products = -static_cast<double>(block_idle_elements(block));
     for (const ParameterSpec& parameter : block_layout(block, 0).parameters)
       if (parameter.group == kDecayed) products += static_cast<double>(parameter.elements);

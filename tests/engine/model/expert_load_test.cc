@@ -14,6 +14,7 @@
 #include "engine/families/families.h"
 #include "engine/model/ops/experts.h"
 #include "tests/engine/model/experts_under_test.h"
+#include "tests/engine/model/specs.h"
 #include "tests/engine/model/whole_model.h"
 
 namespace sluice::engine {
@@ -31,9 +32,8 @@ ModelShape shape_with(std::int64_t experts, std::int64_t per_token) {
                       .context_tokens = 32,
                       .vocab = 29,
                       .ffn_hidden = 12,
-                      .family = std::string(kLlamaFamily)};
-  shape.numbers["architecture"] =
-      static_cast<double>(has ? LlamaArchitecture::kQwen3Moe : LlamaArchitecture::kQwen3);
+                      .family = "llama"};
+  shape.numbers["architecture"] = architecture(has ? "qwen3_moe" : "qwen3");
   if (has) shape.numbers["experts"] = static_cast<double>(experts);
   if (has) shape.numbers["experts_per_token"] = static_cast<double>(per_token);
   return complete(shape);
@@ -93,7 +93,7 @@ TEST_F(ExpertLoadOf, HasTheLossAndTheGradientOfItsDefinition) {
         const at::Tensor made = route_backward(routing, rule, at::zeros_like(routing.weights),
                                                at::kDouble, *load.gradient(layer + 1, m));
         EXPECT_TRUE(made.allclose(of_layer.grad(), 1e-10, 1e-15)) << experts << " " << layer;
-        rows[layer] += at::one_hot(routing.chosen, experts).sum({0, 1});
+        rows[layer] += at::one_hot(routing.chosen, experts).sum(c10::IntArrayRef({0, 1}));
       }
     }
     const std::vector<std::int64_t> counted = load.rows();

@@ -16,7 +16,7 @@
 #include "engine/families/families.h"
 #include "engine/model/decoder/decoder_block.h"
 #include "engine/model/kv_cache.h"
-#include "engine/model/llama/llama_layout.h"
+#include "tests/engine/model/specs.h"
 
 #ifdef SLUICE_HAS_CUDA
 #include <c10/cuda/CUDAFunctions.h>
@@ -31,20 +31,19 @@ constexpr std::int64_t kKvHeads = 2;
 // `experts` of count 0: a dense feed-forward of the same width.
 BlockSpec spec_with(const ExpertsSpec& experts, std::int64_t head_dim,
                     std::int64_t piece_rows = kPieceRows) {
-  BlockSpec spec = llama_spec({.layers = 1,
-                               .hidden = kHeads * head_dim,
-                               .heads = kHeads,
-                               .kv_heads = kKvHeads,
-                               .head_dim = head_dim,
-                               .ffn = experts.width,
-                               .vocab = 31,
-                               .epsilon = 1e-6,
-                               .architecture = experts.exist() ? LlamaArchitecture::kQwen3Moe
-                                                               : LlamaArchitecture::kQwen3,
-                               .head_norms = true,
-                               .experts = experts,
-                               .rope = {.theta = 10000, .original_context = 64}})
-                       .block_at(0);
+  BlockSpec spec =
+      spec_of({.layers = 1,
+               .hidden = kHeads * head_dim,
+               .heads = kHeads,
+               .context_tokens = 64,
+               .vocab = 31,
+               .ffn_hidden = experts.width,
+               .family = "llama",
+               .numbers = {{"architecture", architecture(experts.exist() ? "qwen3_moe" : "qwen3")},
+                           {"kv_heads", kKvHeads},
+                           {"head_dim", static_cast<double>(head_dim)}}})
+          .block_at(0);
+  spec.experts = experts;
   spec.piece_rows = piece_rows;
   if (experts.shared) {
     spec.mlp.width = experts.width + 3;
@@ -279,7 +278,7 @@ TEST(ExpertsBlock, ExtendsToTheOutputOfTheWholeSequence) {
                                      .heads = kHeads,
                                      .context_tokens = 64,
                                      .vocab = 31,
-                                     .family = std::string(kLlamaFamily),
+                                     .family = "llama",
                                      .numbers = {{"kv_heads", kKvHeads}, {"head_dim", 8}}});
   for (const at::ScalarType dtype : {at::kDouble, at::kBFloat16})
     for (const ExpertsSpec& spec : kSpecs) {

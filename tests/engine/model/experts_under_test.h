@@ -22,8 +22,8 @@
 
 #include "engine/model/decoder/decoder_layout.h"
 #include "engine/model/decoder/experts_pass.h"
-#include "engine/model/llama/llama_layout.h"
 #include "engine/model/model_unit.h"
+#include "tests/engine/model/specs.h"
 
 namespace sluice::engine {
 
@@ -179,7 +179,14 @@ class ExpertsUnderTest {
 
  private:
   static BlockNames names() {
-    BlockNames names = llama_names(LlamaArchitecture::kQwen3Moe);
+    BlockNames names = spec_of({.layers = 1,
+                                .hidden = 8,
+                                .heads = 1,
+                                .context_tokens = 8,
+                                .vocab = 8,
+                                .family = "llama",
+                                .numbers = {{"architecture", architecture("qwen3_moe")}}})
+                           .block.names;
     names.expert_biases = {"experts.in_bias", "experts.out_bias"};
     return names;
   }

@@ -1,5 +1,4 @@
 // Gemma 3's config.json, sizes, names in files and refusals.
-#include "engine/model/gemma3/gemma3_config.h"
 
 #include <gmock/gmock.h>
 
@@ -8,7 +7,7 @@
 #include <string>
 
 #include "engine/families/families.h"
-#include "engine/model/gemma3/gemma3_shape.h"
+#include "tests/engine/model/specs.h"
 
 namespace sluice::engine {
 namespace {
@@ -75,7 +74,7 @@ TEST(Gemma3Config, ReadsWhatTransformersSaves) {
   const HuggingFaceModel model = read(saved());
   EXPECT_THAT(model.notes, IsEmpty());
   EXPECT_THAT(model.special.ends, ElementsAre(1));
-  const DecoderSpec spec = gemma3_spec(model.shape);
+  const DecoderSpec spec = spec_of(model.shape);
   EXPECT_TRUE(spec.tied);
   EXPECT_EQ(spec.embedding_scale, std::sqrt(48.0));
   EXPECT_EQ(spec.block.attention.scale(0), 1 / std::sqrt(24.0));
@@ -101,7 +100,7 @@ TEST(Gemma3Config, WritesWhatItReads) {
         changed({{"rope_parameters", plain}, {"layer_types", sliding}}),
         changed({{"num_key_value_heads", 1}, {"layer_types", full}})}) {
     const HuggingFaceModel model = read(config);
-    const json written = json::parse(gemma3_config_text(model));
+    const json written = json::parse(family_of(model.shape).write_config(model));
     for (const auto& [key, value] : config.items()) {
       if (key == "initializer_range" || key == "transformers_version" || key == "use_cache" ||
           key == "use_bidirectional_attention")
@@ -119,7 +118,7 @@ TEST(Gemma3Config, HasTheDefaultsOfTransformersClass) {
   EXPECT_EQ(model.shape.layers, 26);
   EXPECT_EQ(model.shape.hidden, 2304);
   EXPECT_EQ(model.shape.vocab, 262208);
-  const DecoderSpec spec = gemma3_spec(model.shape);
+  const DecoderSpec spec = spec_of(model.shape);
   EXPECT_TRUE(spec.tied);
   EXPECT_EQ(spec.block.attention.kv_heads, 4);
   EXPECT_EQ(spec.block.attention.scale(0), 1.0 / 16);
@@ -154,8 +153,7 @@ TEST(Gemma3Config, OfAModelThatSeesImagesReadsTheText) {
               ElementsAre(1, 98));
   // What the outer object does not say is its class' default, and its quantization counts.
   EXPECT_TRUE(
-      gemma3_spec(
-          read(with_images(changed({{"tie_word_embeddings", false}}), json::object())).shape)
+      spec_of(read(with_images(changed({{"tie_word_embeddings", false}}), json::object())).shape)
           .tied);
   EXPECT_THAT(refused(with_images(changed({{"quantization_config", nullptr}}),
                                   {{"quantization_config", {{"quant_method", "fp8"}}}})),

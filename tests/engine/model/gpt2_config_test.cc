@@ -1,4 +1,3 @@
-#include "engine/model/gpt2/gpt2_config.h"
 
 #include <gmock/gmock.h>
 
@@ -7,7 +6,7 @@
 #include <vector>
 
 #include "engine/families/families.h"
-#include "engine/model/gpt2/gpt2_shape.h"
+#include "tests/engine/model/specs.h"
 
 namespace sluice::engine {
 namespace {
@@ -21,14 +20,15 @@ std::string config_with(const char* more) {
 
 TEST(Gpt2Config, HasItsSpecialTokensAndTransformersDefaults) {
   const auto said =
-      parse_gpt2_config(config_with(R"("bos_token_id": 4, "eos_token_id": [2, 999])"));
+      read_hugging_face_config(config_with(R"("bos_token_id": 4, "eos_token_id": [2, 999])"));
   ASSERT_TRUE(said.ok());
   EXPECT_EQ(said->special, (SpecialTokens{.begin = 4, .ends = {2}}));
-  EXPECT_TRUE(parse_gpt2_config(config_with(R"("n_head": 4)"))->special.empty());  // no token 50256
-  const auto whole = parse_gpt2_config(R"({"model_type": "gpt2"})");
+  EXPECT_TRUE(
+      read_hugging_face_config(config_with(R"("n_head": 4)"))->special.empty());  // no token 50256
+  const auto whole = read_hugging_face_config(R"({"model_type": "gpt2"})");
   ASSERT_TRUE(whole.ok());
   EXPECT_EQ(whole->special, (SpecialTokens{.begin = 50256, .ends = {50256}}));
-  const json back = json::parse(gpt2_config_text(*said));
+  const json back = json::parse(family_of(said->shape).write_config(*said));
   EXPECT_EQ(back.at("bos_token_id"), 4);
   EXPECT_EQ(back.at("eos_token_id"), 2);
   EXPECT_EQ(back.at("pad_token_id"), nullptr);
@@ -36,7 +36,7 @@ TEST(Gpt2Config, HasItsSpecialTokensAndTransformersDefaults) {
 
 // transformers accepts these names through its attribute_map.
 TEST(Gpt2Config, KnowsSizesByTheirCommonNames) {
-  const auto config = parse_gpt2_config(
+  const auto config = read_hugging_face_config(
       config_with(R"("num_attention_heads": 2, "hidden_size": 64, "num_hidden_layers": 3,
                      "max_position_embeddings": 32)"));
   ASSERT_TRUE(config.ok());
@@ -44,16 +44,17 @@ TEST(Gpt2Config, KnowsSizesByTheirCommonNames) {
   EXPECT_EQ(config->shape.hidden, 64);
   EXPECT_EQ(config->shape.layers, 3);
   EXPECT_EQ(config->shape.context_tokens, 32);
-  const auto both = parse_gpt2_config(config_with(R"("n_head": 4, "num_attention_heads": 2)"));
+  const auto both =
+      read_hugging_face_config(config_with(R"("n_head": 4, "num_attention_heads": 2)"));
   ASSERT_FALSE(both.ok());
   EXPECT_EQ(both.error().code(), ErrorCode::kCorrupt);
-  EXPECT_THAT(both.error().message(), HasSubstr("\"num_attention_heads\" 2"));
+  EXPECT_THAT(both.error().message(), HasSubstr("\"num_attention_heads\" is 2"));
 }
 
-Gpt2Variant variant_of(const std::string& more) {
-  const auto model = parse_gpt2_config(config_with(more.c_str()));
+Activation activation_of(const std::string& more) {
+  const auto model = read_hugging_face_config(config_with(more.c_str()));
   EXPECT_TRUE(model.ok()) << model.error().message();
-  return model.ok() ? gpt2_variant(model->shape) : Gpt2Variant{};
+  return model.ok() ? spec_of(model->shape).block.mlp.activation : Activation{};
 }
 
 TEST(Gpt2Config, HasItsActivationByEachOfItsNames) {
@@ -64,15 +65,15 @@ TEST(Gpt2Config, HasItsActivationByEachOfItsNames) {
            {Activation::kRelu, {"relu"}},
            {Activation::kSilu, {"silu", "swish"}}}) {
     for (const json& name : names)
-      EXPECT_EQ(variant_of(R"("activation_function": )" + name.dump()).activation, activation)
-          << name;
+      EXPECT_EQ(activation_of(R"("activation_function": )" + name.dump()), activation) << name;
   }
 }
 
 // A file of a model without variants is written as before.
 TEST(Gpt2Config, WritesWhatSetsAModelApart) {
   const auto written = [](const std::string& more) {
-    return json::parse(gpt2_config_text(*parse_gpt2_config(config_with(more.c_str()))));
+    const auto model = read_hugging_face_config(config_with(more.c_str()));
+    return json::parse(family_of(model->shape).write_config(*model));
   };
   const json usual = written(R"("n_head": 4)");
   EXPECT_EQ(usual.at("activation_function"), "gelu_new");
@@ -91,9 +92,9 @@ TEST(Gpt2Config, WritesWhatSetsAModelApart) {
   EXPECT_EQ(other.at("scale_attn_weights"), false);
   EXPECT_EQ(other.at("scale_attn_by_inverse_layer_idx"), true);
   EXPECT_EQ(other.at("n_inner"), 100);
-  const auto back = parse_gpt2_config(other.dump());
+  const auto back = read_hugging_face_config(other.dump());
   ASSERT_TRUE(back.ok());
-  EXPECT_EQ(json::parse(gpt2_config_text(*back)), other);
+  EXPECT_EQ(json::parse(family_of(back->shape).write_config(*back)), other);
 }
 
 TEST(Gpt2Config, RefusesByKeyAndValueWhatItDoesNotCompute) {
@@ -107,7 +108,7 @@ TEST(Gpt2Config, RefusesByKeyAndValueWhatItDoesNotCompute) {
         R"("scale_attn_weights": null)", R"("scale_attn_by_inverse_layer_idx": 1)",
         R"("reorder_and_upcast_attn": "no")", R"("add_cross_attention": true)", R"("n_inner": 0)",
         R"("resid_pdrop": null)", R"("quantization_config": {"bits":4})"}) {
-    const auto model = parse_gpt2_config(config_with(wrong));
+    const auto model = read_hugging_face_config(config_with(wrong));
     ASSERT_FALSE(model.ok()) << wrong;
     const std::string key_and_value = wrong;
     const std::size_t colon = key_and_value.find(": ");
@@ -115,9 +116,10 @@ TEST(Gpt2Config, RefusesByKeyAndValueWhatItDoesNotCompute) {
                 HasSubstr(key_and_value.substr(0, colon) + " is " +
                           json::parse(key_and_value.substr(colon + 2)).dump()));
   }
-  EXPECT_THAT(
-      parse_gpt2_config(config_with(R"("activation_function": "quick_gelu")")).error().message(),
-      HasSubstr(R"(but Sluice supports GPT-2s with "gelu_new", "gelu", "relu" or "silu")"));
+  EXPECT_THAT(read_hugging_face_config(config_with(R"("activation_function": "quick_gelu")"))
+                  .error()
+                  .message(),
+              HasSubstr(R"(but Sluice supports GPT-2s with "gelu_new", "gelu", "relu" or "silu")"));
 }
 
 // Another value at any place of a file gives a sentence, or a model that is written as it was read.
@@ -154,7 +156,7 @@ TEST(Gpt2Config, MutatedFilesAreReadOrRefusedWithASentence) {
       EXPECT_THAT(valid.error().message(), HasSubstr("cannot be built: ")) << config;
       continue;
     }
-    const auto back = read_hugging_face_config(gpt2_config_text(*read));
+    const auto back = read_hugging_face_config(family_of(read->shape).write_config(*read));
     ASSERT_TRUE(back.ok()) << config << back.error().message();
     EXPECT_EQ(back->shape.numbers, read->shape.numbers) << config;
     EXPECT_EQ(back->shape.ffn(), read->shape.ffn()) << config;

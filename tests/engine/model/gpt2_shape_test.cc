@@ -1,4 +1,3 @@
-#include "engine/model/gpt2/gpt2_shape.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +10,7 @@
 #include <vector>
 
 #include "engine/families/families.h"
-#include "engine/model/gpt2/gpt2_family.h"
-#include "engine/model/gpt2/gpt2_layout.h"
+#include "tests/engine/model/specs.h"
 
 namespace sluice::engine {
 namespace {
@@ -24,7 +22,7 @@ const ModelShape kTiny = {
     .layers = 2, .hidden = 12, .heads = 3, .context_tokens = 5, .vocab = 7, .dropout = 0.1};
 
 std::uint64_t parameter_elements(const ModelShape& shape) {
-  return gpt2_layout({.shape = shape}).parameter_elements();
+  return model_layout({.shape = shape}).parameter_elements();
 }
 
 TEST(ModelShape, PresetsHaveThePublishedNumbersOfParameters) {
@@ -37,7 +35,7 @@ TEST(ModelShape, PresetsHaveThePublishedNumbersOfParameters) {
 }
 
 TEST(ModelShape, EveryPresetIsValidAndOtherNamesAreNone) {
-  EXPECT_EQ(gpt2_family().presets().size(), 5U);
+  EXPECT_EQ(find_family("gpt2")->presets().size(), 5U);
   for (const NamedShape& it : model_presets()) {
     ASSERT_TRUE(preset_shape(it.name).has_value()) << it.name;
     EXPECT_TRUE(validate(*preset_shape(it.name)).ok()) << it.name;
@@ -78,19 +76,23 @@ TEST(ModelShape, IsRefusedWithTheNumberAtFault) {
 }
 
 TEST(ModelShape, AGpt2MayLackItsNumbersAndHasOpenAisThen) {
-  const Gpt2Variant usual = gpt2_variant(kTiny);
-  EXPECT_EQ(usual.activation, Activation::kGeluTanh);
-  EXPECT_EQ(usual.epsilon, 1e-5);
+  const DecoderSpec usual = spec_of(kTiny);
+  EXPECT_EQ(usual.block.mlp.activation, Activation::kGeluTanh);
+  EXPECT_EQ(usual.block.epsilon, 1e-5);
   EXPECT_TRUE(usual.tied);
-  EXPECT_EQ(numbers_of(usual), complete(kTiny).numbers);
+  EXPECT_EQ(complete(kTiny).numbers,
+            (std::map<std::string, double>{{"activation", 0},
+                                           {"norm_epsilon", 1e-5},
+                                           {"tied_head", 1},
+                                           {"scale_attention", 1},
+                                           {"scale_attention_by_layer", 0}}));
   EXPECT_EQ(refusal(complete(kTiny)), "");
   ModelShape shape = kTiny;
   shape.numbers = {{"activation", 2}, {"norm_epsilon", 1e-12}, {"tied_head", 0}};
   EXPECT_EQ(refusal(shape), "");
-  EXPECT_EQ(gpt2_variant(shape).activation, Activation::kRelu);
-  EXPECT_EQ(gpt2_variant(shape).epsilon, 1e-12);
-  EXPECT_FALSE(gpt2_variant(shape).tied);
-  EXPECT_EQ(numbers_of(gpt2_variant(shape)), complete(shape).numbers);
+  EXPECT_EQ(spec_of(shape).block.mlp.activation, Activation::kRelu);
+  EXPECT_EQ(spec_of(shape).block.epsilon, 1e-12);
+  EXPECT_FALSE(spec_of(shape).tied);
   for (const auto& [name, value] :
        std::vector<std::pair<std::string, double>>{{"activation", 4},
                                                    {"activation", 0.5},
@@ -108,7 +110,7 @@ TEST(ModelShape, AGpt2sScoresAreScaledByItsBlock) {
   const auto scale = [](const std::map<std::string, double>& numbers) {
     ModelShape shape = kTiny;
     shape.numbers = numbers;
-    AttentionSpec attention = gpt2_spec(shape).block.attention;
+    AttentionSpec attention = spec_of(shape).block.attention;
     attention.head_dim = 16;
     return attention.scale(/*layer=*/3);
   };
@@ -121,8 +123,8 @@ TEST(ModelShape, AGpt2sScoresAreScaledByItsBlock) {
 TEST(ModelShape, AHeadOfItsOwnIsTheFirstOfItsUnitAndIsNotPadded) {
   ModelShape shape = kTiny;
   shape.numbers = {{"tied_head", 0}};
-  const ModelLayout tied = gpt2_layout({.shape = kTiny, .padded_vocab = 64});
-  const ModelLayout own = gpt2_layout({.shape = shape, .padded_vocab = 64});
+  const ModelLayout tied = model_layout({.shape = kTiny, .padded_vocab = 64});
+  const ModelLayout own = model_layout({.shape = shape, .padded_vocab = 64});
   EXPECT_EQ(own.parameter_elements(), tied.parameter_elements() + 7 * 12);
   EXPECT_TRUE(own.borrowed(own.head()).empty());
   EXPECT_FALSE(own.has_borrowers(0));
@@ -136,15 +138,15 @@ TEST(ModelShape, AHeadOfItsOwnIsTheFirstOfItsUnitAndIsNotPadded) {
   EXPECT_LT(own.kind(own.head()).flops(5).forward, tied.kind(tied.head()).flops(5).forward);
   EXPECT_LT(own.kind(own.head()).peak_bytes(pass, {}), tied.kind(tied.head()).peak_bytes(pass, {}));
   EXPECT_EQ(own.kind(1).flops(5).forward, tied.kind(1).flops(5).forward);
-  const ParameterNames& names = gpt2_family().parameter_names(shape);
+  const ParameterNames& names = find_family("gpt2")->parameter_names(shape);
   EXPECT_FALSE(names.is_tied);
   EXPECT_EQ(names.exported("lm_head.weight"), "lm_head.weight");
   EXPECT_EQ(names.exported("wte.weight"), "transformer.wte.weight");
-  EXPECT_EQ(gpt2_family().parameter_names(kTiny).exported("wte.weight"), "wte.weight");
+  EXPECT_EQ(find_family("gpt2")->parameter_names(kTiny).exported("wte.weight"), "wte.weight");
 }
 
 TEST(UnitLayout, ParametersFollowEachOtherAlignedAndGroupByGroup) {
-  const ModelLayout model = gpt2_layout({.shape = kTiny});
+  const ModelLayout model = model_layout({.shape = kTiny});
   for (int unit = 0; unit < model.units(); ++unit) {
     const UnitLayout& layout = model.layout(unit);
     std::uint64_t end = 0;
@@ -166,9 +168,9 @@ TEST(UnitLayout, ParametersFollowEachOtherAlignedAndGroupByGroup) {
 }
 
 TEST(UnitLayout, PaddedRowsLieBehindTheFlatOrder) {
-  const UnitLayout plain = embedding_layout(gpt2_spec(kTiny));
-  const UnitLayout padded = embedding_layout(gpt2_spec(kTiny), 64);
-  const ParameterSpec& wte = padded.parameters[token_parameter(gpt2_spec(kTiny))];
+  const UnitLayout plain = embedding_layout(spec_of(kTiny));
+  const UnitLayout padded = embedding_layout(spec_of(kTiny), 64);
+  const ParameterSpec& wte = padded.parameters[token_parameter(spec_of(kTiny))];
   EXPECT_EQ(wte.name, "wte.weight");
   EXPECT_EQ(padded.elements, plain.elements);
   EXPECT_EQ(wte.shape, (std::vector<std::int64_t>{7, 12}));

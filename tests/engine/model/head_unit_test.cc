@@ -15,8 +15,8 @@
 
 #include "engine/families/families.h"
 #include "engine/model/decoder/decoder_head.h"
-#include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/ops/output_loss.h"
+#include "tests/engine/model/specs.h"
 
 namespace sluice::engine {
 namespace {
@@ -26,7 +26,7 @@ constexpr std::int64_t kVocab = 53;
 const ModelShape kShape = {
     .layers = 1, .hidden = kHidden, .heads = 4, .context_tokens = 20, .vocab = kVocab};
 
-const HeadParameters kPlaces = head_parameters(gpt2_spec(kShape));
+const HeadParameters kPlaces = head_parameters(spec_of(kShape));
 
 struct Results {
   at::Tensor loss_sum;
@@ -64,7 +64,7 @@ class HeadUnitTest : public testing::Test {
     return own;
   }
 
-  UnitLayout layout_ = head_layout(gpt2_spec(kShape));
+  UnitLayout layout_ = head_layout(spec_of(kShape));
   at::Tensor flat_;
   UnitViews parameters_;
   at::Tensor wte_;
@@ -81,7 +81,7 @@ TEST_F(HeadUnitTest, GivesAutogradsLossAndGradients) {
   const at::Tensor loss =
       at::cross_entropy_loss(at::mm(rows, wte.t()), targets_.flatten(), {}, at::Reduction::Sum);
   loss.mul(0.25).backward();
-  const Results ours = run(DecoderHead(gpt2_spec(kShape), 16), wte_);
+  const Results ours = run(DecoderHead(spec_of(kShape), 16), wte_);
   EXPECT_NEAR(ours.loss_sum.item<double>(), loss.item<double>(), 1e-6 * loss.item<double>());
   EXPECT_TRUE(ours.grad_input.to(at::kDouble).allclose(x.grad(), 1e-4, 1e-5));
   EXPECT_TRUE(ours.wte_gradient.to(at::kDouble).allclose(wte.grad(), 1e-4, 1e-5));
@@ -91,9 +91,9 @@ TEST_F(HeadUnitTest, GivesAutogradsLossAndGradients) {
 }
 
 TEST_F(HeadUnitTest, ChunksChangeNothingButTheRoundingOfSums) {
-  const Results whole = run(DecoderHead(gpt2_spec(kShape), 57), wte_);
+  const Results whole = run(DecoderHead(spec_of(kShape), 57), wte_);
   for (const std::int64_t chunk : {1, 7, 56}) {
-    const Results chunked = run(DecoderHead(gpt2_spec(kShape), chunk), wte_);
+    const Results chunked = run(DecoderHead(spec_of(kShape), chunk), wte_);
     EXPECT_NEAR(chunked.loss_sum.item<double>() / whole.loss_sum.item<double>(), 1, 1e-6);
     EXPECT_TRUE(chunked.grad_input.allclose(whole.grad_input, 1e-4, 1e-5)) << chunk;
     EXPECT_TRUE(chunked.gradient.allclose(whole.gradient, 1e-4, 1e-5)) << chunk;
@@ -102,7 +102,7 @@ TEST_F(HeadUnitTest, ChunksChangeNothingButTheRoundingOfSums) {
 }
 
 TEST_F(HeadUnitTest, PaddedRowsTakeNoPart) {
-  const DecoderHead head(gpt2_spec(kShape), 16);
+  const DecoderHead head(spec_of(kShape), 16);
   const at::Tensor padded = at::cat({wte_, at::zeros({11, kHidden})});
   const Results plain = run(head, wte_);
   const Results with_padding = run(head, padded);
@@ -116,7 +116,7 @@ TEST_F(HeadUnitTest, PaddedRowsTakeNoPart) {
 }
 
 TEST_F(HeadUnitTest, EvaluatesToTheLossOfTraining) {
-  const DecoderHead head(gpt2_spec(kShape), 16);
+  const DecoderHead head(spec_of(kShape), 16);
   EXPECT_TRUE(
       head.loss_sum(with(parameters_, wte_), input_, targets_).equal(run(head, wte_).loss_sum));
 }
@@ -124,7 +124,7 @@ TEST_F(HeadUnitTest, EvaluatesToTheLossOfTraining) {
 // Compared with PyTorch for each row, in chunks that do not divide the rows, with some rows
 // ignored.
 TEST_F(HeadUnitTest, GivesTheLossOfEachTarget) {
-  const DecoderHead head(gpt2_spec(kShape), 16);
+  const DecoderHead head(spec_of(kShape), 16);
   targets_[0][3] = targets_[2][18] = kIgnoredTarget;
   const at::Tensor losses = head.token_losses(with(parameters_, wte_), input_, targets_);
   const at::Tensor logits = head.logits(with(parameters_, wte_), input_, 19).flatten(0, 1);
@@ -136,14 +136,14 @@ TEST_F(HeadUnitTest, GivesTheLossOfEachTarget) {
 }
 
 TEST_F(HeadUnitTest, LogitsOfTheLastPositionsAreThoseOfAll) {
-  const DecoderHead head(gpt2_spec(kShape));
+  const DecoderHead head(spec_of(kShape));
   const at::Tensor all = head.logits(with(parameters_, wte_), input_, 19);
   EXPECT_TRUE(
       head.logits(with(parameters_, wte_), input_, 1).allclose(all.narrow(1, 18, 1), 1e-5, 1e-5));
 }
 
 TEST_F(HeadUnitTest, AddsToTheGradients) {
-  const DecoderHead head(gpt2_spec(kShape), 16);
+  const DecoderHead head(spec_of(kShape), 16);
   const at::Tensor flat = at::ones_like(flat_, at::kFloat);
   const at::Tensor wte_gradient = at::ones_like(wte_, at::kFloat);
   head.loss_and_gradient(with(parameters_, wte_), input_, targets_, 0.25,
@@ -157,19 +157,19 @@ TEST_F(HeadUnitTest, AddsToTheGradients) {
 TEST_F(HeadUnitTest, RefusesATargetOutsideTheVocabulary) {
   for (const std::int64_t wrong : {std::int64_t{-1}, kVocab}) {
     targets_[1][3] = wrong;
-    EXPECT_ANY_THROW(run(DecoderHead(gpt2_spec(kShape), 16), wte_));
+    EXPECT_ANY_THROW(run(DecoderHead(spec_of(kShape), 16), wte_));
   }
 }
 
 TEST(HeadUnit, ChunkFollowsFromTheVocabularyAndTheDeviceAlone) {
   ModelShape shape = *preset_shape("gpt2-xl");
   for (const at::DeviceType device : {at::kCPU, at::kCUDA}) {
-    const std::int64_t rows = DecoderHead(gpt2_spec(shape)).chunk_rows(device);
-    EXPECT_EQ(DecoderHead(gpt2_spec(*preset_shape("gpt2-small"))).chunk_rows(device), rows);
+    const std::int64_t rows = DecoderHead(spec_of(shape)).chunk_rows(device);
+    EXPECT_EQ(DecoderHead(spec_of(*preset_shape("gpt2-small"))).chunk_rows(device), rows);
     EXPECT_LE(rows * shape.vocab, std::int64_t{1} << (device == at::kCPU ? 25 : 27));
     EXPECT_GE(rows, 512);
   }
-  EXPECT_EQ(DecoderHead(gpt2_spec(shape), 96).chunk_rows(at::kCUDA), 96);
+  EXPECT_EQ(DecoderHead(spec_of(shape), 96).chunk_rows(at::kCUDA), 96);
 }
 
 }  // namespace

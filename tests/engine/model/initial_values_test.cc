@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "engine/model/counter_random.h"
-#include "engine/model/gpt2/gpt2_layout.h"
+#include "tests/engine/model/specs.h"
 
 namespace sluice::engine {
 namespace {
 
 const ModelShape kShape = {
     .layers = 8, .hidden = 256, .heads = 4, .context_tokens = 64, .vocab = 1000};
-const BlockParameters kPlaces = block_parameters(gpt2_spec(kShape).block);
+const BlockParameters kPlaces = block_parameters(spec_of(kShape).block);
 
 std::vector<float> values_of(const ParameterSpec& parameter, std::uint64_t seed) {
   std::vector<float> values(parameter.elements);
@@ -49,7 +49,7 @@ TEST(CounterRandom, IsSplitMix64) {
 }
 
 TEST(InitialValues, AreNormalWithTheirDeviation) {
-  const UnitLayout layout = block_layout(gpt2_spec(kShape).block, 3);
+  const UnitLayout layout = block_layout(spec_of(kShape).block, 3);
   for (const auto& [index, std] :
        {std::pair{kPlaces.qkv.weight, 0.02}, std::pair{kPlaces.projection.weight, 0.02 / 4}}) {
     std::vector<float> values = values_of(block_parameter_of(layout, index), 1);
@@ -66,7 +66,7 @@ TEST(InitialValues, AreNormalWithTheirDeviation) {
 }
 
 TEST(InitialValues, NormsAreOneAndBiasesZero) {
-  const UnitLayout layout = block_layout(gpt2_spec(kShape).block, 0);
+  const UnitLayout layout = block_layout(spec_of(kShape).block, 0);
   for (const float value : values_of(block_parameter_of(layout, kPlaces.norm2.gain), 1))
     ASSERT_EQ(value, 1.0F);
   for (const float value : values_of(block_parameter_of(layout, kPlaces.mlp_in.bias), 1))
@@ -74,7 +74,7 @@ TEST(InitialValues, NormsAreOneAndBiasesZero) {
 }
 
 TEST(InitialValues, AreTheSameInAnyPieces) {
-  const UnitLayout layout = block_layout(gpt2_spec(kShape).block, 1);
+  const UnitLayout layout = block_layout(spec_of(kShape).block, 1);
   const ParameterSpec& parameter = block_parameter_of(layout, kPlaces.mlp_in.weight);
   const std::vector<float> whole = values_of(parameter, 9);
   std::vector<float> pieces(whole.size());
@@ -88,8 +88,8 @@ TEST(InitialValues, AreTheSameInAnyPieces) {
 }
 
 TEST(InitialValues, DifferBySeedAndByParameter) {
-  const UnitLayout first = block_layout(gpt2_spec(kShape).block, 1);
-  const UnitLayout second = block_layout(gpt2_spec(kShape).block, 2);
+  const UnitLayout first = block_layout(spec_of(kShape).block, 1);
+  const UnitLayout second = block_layout(spec_of(kShape).block, 2);
   const auto& a = block_parameter_of(first, kPlaces.mlp_in.weight);
   const auto& b = block_parameter_of(second, kPlaces.mlp_in.weight);
   EXPECT_NE(values_of(a, 9), values_of(a, 10));
@@ -97,7 +97,7 @@ TEST(InitialValues, DifferBySeedAndByParameter) {
 }
 
 TEST(InitialValues, AreTheSameHoweverManyThreadsMakeThem) {
-  const UnitLayout layout = block_layout(gpt2_spec(kShape).block, 3);
+  const UnitLayout layout = block_layout(spec_of(kShape).block, 3);
   for (const int threads : {1, 3, 7}) {
     const auto executor = aio::make_executor(threads);
     ASSERT_TRUE(executor.ok());

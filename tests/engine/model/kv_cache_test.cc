@@ -8,9 +8,7 @@
 #include <string>
 
 #include "engine/families/families.h"
-#include "engine/model/gemma3/gemma3_shape.h"
-#include "engine/model/gpt2/gpt2_layout.h"
-#include "engine/model/llama/llama_shape.h"
+#include "tests/engine/model/specs.h"
 #include "tests/engine/model/whole_model.h"
 
 namespace sluice::engine {
@@ -46,8 +44,8 @@ ModelShape windowed() {
                    .heads = 4,
                    .context_tokens = 24,
                    .vocab = 101,
-                   .family = std::string(kLlamaFamily),
-                   .numbers = {{"architecture", static_cast<double>(LlamaArchitecture::kMistral)},
+                   .family = "llama",
+                   .numbers = {{"architecture", architecture("mistral")},
                                {"kv_heads", 2},
                                {"head_dim", 16},
                                {"window", 6}}});
@@ -60,7 +58,7 @@ ModelShape gemma3() {
                    .heads = 4,
                    .context_tokens = 24,
                    .vocab = 101,
-                   .family = std::string(kGemma3Family),
+                   .family = "gemma3",
                    .numbers = {{"kv_heads", 2},
                                {"head_dim", 16},
                                {"window", 6},

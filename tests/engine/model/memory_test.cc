@@ -17,11 +17,9 @@
 #include "engine/families/families.h"
 #include "engine/model/decoder/block_costs.h"
 #include "engine/model/decoder/block_memory.h"
-#include "engine/model/gemma3/gemma3_shape.h"
-#include "engine/model/llama/llama_shape.h"
 #include "engine/model/ops/products.h"
-#include "engine/model/qwen3_5/qwen3_5_shape.h"
 #include "tests/engine/model/block_under_test.h"
+#include "tests/engine/model/specs.h"
 #include "tests/engine/model/whole_model.h"
 
 #ifdef SLUICE_HAS_CUDA
@@ -106,7 +104,7 @@ ModelShape llama(std::map<std::string, double> numbers) {
                    .context_tokens = 256,
                    .vocab = 5003,
                    .ffn_hidden = 384,
-                   .family = std::string(kLlamaFamily),
+                   .family = "llama",
                    .numbers = std::move(numbers)});
 }
 
@@ -118,7 +116,7 @@ ModelShape qwen3_5() {
                    .context_tokens = 256,
                    .vocab = 5003,
                    .ffn_hidden = 384,
-                   .family = std::string(kQwen35Family),
+                   .family = "qwen3_5",
                    .numbers = {{"kv_heads", 2},
                                {"head_dim", 64},
                                {"attention_interval", 2},
@@ -147,11 +145,9 @@ ModelShape gemma3() {
        .context_tokens = 256,
        .vocab = 5003,
        .ffn_hidden = 384,
-       .family = std::string(kGemma3Family),
+       .family = "gemma3",
        .numbers = {{"kv_heads", 2}, {"head_dim", 64}, {"window", 32}, {"full_interval", 2}}});
 }
-
-double number_of(LlamaArchitecture architecture) { return static_cast<double>(architecture); }
 
 struct Case {
   at::ScalarType dtype;
@@ -168,26 +164,25 @@ ModelShape shape_of(const Case& which) {
   ModelShape shape = kGpt2;
   if (which.model == "Llama") shape = llama({{"attention_bias", 1}, {"mlp_bias", 1}});
   if (which.model == "Qwen3")
-    shape = llama({{"architecture", number_of(LlamaArchitecture::kQwen3)}, {"tied_head", 1}});
+    shape = llama({{"architecture", architecture("qwen3")}, {"tied_head", 1}});
   if (which.model == "Qwen3Moe")
-    shape = llama({{"architecture", number_of(LlamaArchitecture::kQwen3Moe)},
+    shape = llama({{"architecture", architecture("qwen3_moe")},
                    {"experts", 8},
                    {"experts_per_token", 3},
                    {"expert_width", 96}});
   if (which.model == "Mixtral")
-    shape = llama({{"architecture", number_of(LlamaArchitecture::kMixtral)},
-                   {"experts", 4},
-                   {"experts_per_token", 2}});
+    shape = llama(
+        {{"architecture", architecture("mixtral")}, {"experts", 4}, {"experts_per_token", 2}});
   if (which.model == "GptOss")
-    shape = llama({{"architecture", number_of(LlamaArchitecture::kGptOss)},
+    shape = llama({{"architecture", architecture("gpt_oss")},
                    {"attention_bias", 1},
                    {"experts", 8},
                    {"experts_per_token", 3}});
   if (which.model == "Mistral")
-    shape = llama({{"architecture", number_of(LlamaArchitecture::kMistral)}, {"window", 32}});
+    shape = llama({{"architecture", architecture("mistral")}, {"window", 32}});
   if (which.model == "Gemma3") shape = gemma3();
   if (which.model == "Phi3")
-    shape = llama({{"architecture", number_of(LlamaArchitecture::kPhi3)}, {"rope_share", 0.75}});
+    shape = llama({{"architecture", architecture("phi3")}, {"rope_share", 0.75}});
   if (which.model == "Qwen35") shape = qwen3_5();
   if (which.model == "Qwen35Moe") shape = qwen3_5_moe(96);
   if (which.model == "Qwen35MoeWide") shape = qwen3_5_moe(768);
@@ -275,7 +270,7 @@ void expect_formulas_hold_in_pieces(const Case& which, at::Device device,
     block.make_lively();
     const at::Tensor input = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
     const at::Tensor grad = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
-    BlockSpec spec = BlockUnderTest::spec_of(shape).block_at(layer);
+    BlockSpec spec = spec_of(shape).block_at(layer);
     spec.piece_rows = kRows;
     const std::uint64_t saved_bytes = block_saved_bytes(spec, pass);
     const std::uint64_t bound = block_peak_bytes(spec, {}, pass, peak_options);

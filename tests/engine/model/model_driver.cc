@@ -35,7 +35,6 @@
 #include <vector>
 
 #include "engine/families/families.h"
-#include "engine/model/gpt2/gpt2_layout.h"
 #include "engine/model/model.h"
 #include "tests/engine/model/whole_model.h"
 

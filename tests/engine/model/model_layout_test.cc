@@ -6,7 +6,7 @@
 #include "engine/model/decoder/block_costs.h"
 #include "engine/model/decoder/block_memory.h"
 #include "engine/model/decoder/decoder_kinds.h"
-#include "engine/model/gpt2/gpt2_layout.h"
+#include "tests/engine/model/specs.h"
 
 namespace sluice::engine {
 namespace {
@@ -130,9 +130,9 @@ TEST(ModelLayout, OfGptIsItsUnitsWithTheTokenEmbeddingLent) {
   const ModelShape shape{.layers = 3, .hidden = 64, .heads = 4, .context_tokens = 16, .vocab = 100};
   const ModelLayout model = model_layout({.shape = shape, .padded_vocab = 128});
   const std::vector<UnitLayout> layouts = {
-      embedding_layout(gpt2_spec(shape), 128), block_layout(gpt2_spec(shape).block, 0),
-      block_layout(gpt2_spec(shape).block, 1), block_layout(gpt2_spec(shape).block, 2),
-      head_layout(gpt2_spec(shape))};
+      embedding_layout(spec_of(shape), 128), block_layout(spec_of(shape).block, 0),
+      block_layout(spec_of(shape).block, 1), block_layout(spec_of(shape).block, 2),
+      head_layout(spec_of(shape))};
   ASSERT_EQ(static_cast<std::size_t>(model.units()), layouts.size());
   for (int unit = 0; unit < model.units(); ++unit) {
     const UnitLayout& expected = layouts[static_cast<std::size_t>(unit)];
@@ -145,15 +145,15 @@ TEST(ModelLayout, OfGptIsItsUnitsWithTheTokenEmbeddingLent) {
   EXPECT_EQ(model.layout(wte.unit).parameters[static_cast<std::size_t>(wte.parameter)].name,
             "wte.weight");
   const PassShape pass{.micro_batch = 2, .tokens = 16, .number_bytes = 2};
-  EXPECT_EQ(model.kind(1).saved_bytes(pass), block_saved_bytes(gpt2_spec(shape).block, pass));
-  const auto head = head_kind(gpt2_spec(shape), {}, 128);
+  EXPECT_EQ(model.kind(1).saved_bytes(pass), block_saved_bytes(spec_of(shape).block, pass));
+  const auto head = head_kind(spec_of(shape), {}, 128);
   EXPECT_EQ(model.kind(4).flops(16).forward, head->flops(16).forward);
-  EXPECT_EQ(model.peak_bytes(pass, {}), std::max(block_peak_bytes(gpt2_spec(shape).block, {}, pass),
-                                                 head->peak_bytes(pass, {})));
+  EXPECT_EQ(model.peak_bytes(pass, {}),
+            std::max(block_peak_bytes(spec_of(shape).block, {}, pass), head->peak_bytes(pass, {})));
   // On the CPU attention with dropout is computed without a fused kernel.
   ModelShape with_dropout = shape;
   with_dropout.dropout = 0.1;
-  BlockSpec fused = gpt2_spec(with_dropout).block;
+  BlockSpec fused = spec_of(with_dropout).block;
   fused.attention.dropout = 0;
   EXPECT_EQ(model_layout({.shape = with_dropout}).kind(1).peak_bytes(pass, {.cpu = true}),
             block_peak_bytes(fused, {}, pass, {.cpu = true, .plain_attention = true}));

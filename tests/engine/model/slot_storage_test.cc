@@ -15,18 +15,18 @@
 #include <vector>
 
 #include "engine/model/decoder/decoder_block.h"
-#include "engine/model/gpt2/gpt2_layout.h"
+#include "tests/engine/model/specs.h"
 
 namespace sluice::engine {
 namespace {
 
 const ModelShape kShape = {.layers = 2, .hidden = 16, .heads = 2, .context_tokens = 8, .vocab = 11};
-const BlockParameters kPlaces = block_parameters(gpt2_spec(kShape).block);
+const BlockParameters kPlaces = block_parameters(spec_of(kShape).block);
 
 class SlotStorageTest : public testing::Test {
  protected:
   SlotStorageTest()
-      : layout_(block_layout(gpt2_spec(kShape).block, 0)),
+      : layout_(block_layout(spec_of(kShape).block, 0)),
         memory_(at::zeros({static_cast<std::int64_t>(layout_.slot_elements)})),
         slot_(layout_, at::kFloat, at::kCPU) {}
 
@@ -78,7 +78,7 @@ TEST_F(SlotStorageTest, AKeptViewNeverReadsTheNextUnitOfTheSlot) {
   const at::Tensor kept = slot_.views()[kPlaces.qkv.weight];
   kept.fill_(1);
   slot_.release();
-  SlotStorage next(block_layout(gpt2_spec(kShape).block, 1), at::kFloat, at::kCPU);
+  SlotStorage next(block_layout(spec_of(kShape).block, 1), at::kFloat, at::kCPU);
   next.acquire(first());
   next.views()[kPlaces.qkv.weight].fill_(2);
   EXPECT_ANY_THROW(kept.sum());
@@ -95,13 +95,13 @@ TEST_F(SlotStorageTest, AutogradThatHoldsAReleasedWeightThrowsInsteadOfReadingTh
   at::Tensor x = at::ones({3, 16}).requires_grad_();
   const at::Tensor loss = at::mm(x, weight).sum();  // the tape saves weight
   slot_.release();
-  SlotStorage next(block_layout(gpt2_spec(kShape).block, 1), at::kFloat, at::kCPU);
+  SlotStorage next(block_layout(spec_of(kShape).block, 1), at::kFloat, at::kCPU);
   next.acquire(first());
   EXPECT_ANY_THROW(loss.backward());
 }
 
 TEST_F(SlotStorageTest, AUnitThrowsOnAReleasedSlotAndKeepsNothingOfIt) {
-  const DecoderBlock block(gpt2_spec(kShape).block, {}, 0);
+  const DecoderBlock block(spec_of(kShape).block, {}, 0);
   const at::Tensor x = at::ones({1, 4, 16});
   EXPECT_ANY_THROW(block.forward({}, slot_.views(), x, nullptr));
   slot_.acquire(first());

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/model/gpt2/gpt2_layout.h"
+#include "tests/engine/model/specs.h"
 
 namespace sluice::engine {
 namespace {
@@ -15,7 +15,7 @@ TEST(ZeroedRanges, AreAllOfAUnitButItsProducts) {
   for (const std::int64_t hidden : {24, 64, 1600}) {
     const ModelShape shape{
         .layers = 2, .hidden = hidden, .heads = 1, .context_tokens = 16, .vocab = 50};
-    const ModelLayout model = gpt2_layout({.shape = shape, .padded_vocab = 64});
+    const ModelLayout model = model_layout({.shape = shape, .padded_vocab = 64});
     for (int unit = 0; unit < model.units(); ++unit) {
       const UnitLayout& layout = model.layout(unit);
       std::vector<int> covered(layout.slot_elements, 0);
@@ -40,7 +40,7 @@ TEST(ZeroedRanges, AreAllOfAUnitButItsProducts) {
 
 TEST(ZeroedRanges, OfABlockOfWholeTilesIsItsVectorsAlone) {
   const DecoderSpec spec =
-      gpt2_spec({.layers = 1, .hidden = 1600, .heads = 25, .context_tokens = 16, .vocab = 50});
+      spec_of({.layers = 1, .hidden = 1600, .heads = 25, .context_tokens = 16, .vocab = 50});
   const UnitLayout layout = block_layout(spec.block, 0);
   const auto ranges = zeroed_ranges(layout);
   ASSERT_EQ(ranges.size(), 1U);
@@ -50,7 +50,7 @@ TEST(ZeroedRanges, OfABlockOfWholeTilesIsItsVectorsAlone) {
 TEST(ZeroedRanges, OfEmbeddingAndHeadIsEverything) {
   const ModelShape shape{.layers = 1, .hidden = 64, .heads = 1, .context_tokens = 16, .vocab = 50};
   for (const UnitLayout& layout :
-       {embedding_layout(gpt2_spec(shape), 64), head_layout(gpt2_spec(shape))}) {
+       {embedding_layout(spec_of(shape), 64), head_layout(spec_of(shape))}) {
     const auto ranges = zeroed_ranges(layout);
     ASSERT_EQ(ranges.size(), 1U) << layout.name;
     EXPECT_EQ(ranges[0].elements, layout.slot_elements);

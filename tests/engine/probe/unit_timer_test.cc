@@ -5,8 +5,8 @@
 #include "aio/units.h"
 #include "engine/families/make_model.h"
 #include "engine/model/decoder/decoder_units.h"
-#include "engine/model/gpt2/gpt2_layout.h"
 #include "tests/aio/backends_under_test.h"
+#include "tests/engine/model/specs.h"
 
 namespace sluice::engine {
 namespace {
@@ -71,18 +71,18 @@ Model model_whose_block_borrows() {
   const ModelShape& shape = options.shape;
   UnitLayout gain{.name = "block"};
   gain.add({.name = "gain", .shape = {shape.hidden}, .group = kUndecayed});
-  const BorrowedParameter token{.unit = 0, .parameter = token_parameter(gpt2_spec(options.shape))};
+  const BorrowedParameter token{.unit = 0, .parameter = token_parameter(spec_of(options.shape))};
   std::vector<ModelLayout::Unit> units;
   units.push_back({.kind = std::make_shared<PlainKind>("embedding", UnitRole::kEmbedding),
-                   .layout = embedding_layout(gpt2_spec(shape)),
+                   .layout = embedding_layout(spec_of(shape)),
                    .borrowed = {}});
   units.push_back({.kind = std::make_shared<PlainKind>("block", UnitRole::kBlock),
                    .layout = gain,
                    .borrowed = {token}});
   units.push_back({.kind = std::make_shared<PlainKind>("head", UnitRole::kHead),
-                   .layout = head_layout(gpt2_spec(shape)),
+                   .layout = head_layout(spec_of(shape)),
                    .borrowed = {token}});
-  ModelUnits made = make_decoder_units(gpt2_spec(options.shape), options);
+  ModelUnits made = make_decoder_units(spec_of(options.shape), options);
   made.body[1] = std::make_unique<BorrowingBlock>(gain);
   return {options, ModelLayout({.hidden = shape.hidden, .vocab = shape.vocab}, std::move(units)),
           std::move(made)};

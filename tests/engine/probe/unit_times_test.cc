@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "engine/families/families.h"
-#include "engine/model/gpt2/gpt2_layout.h"
 
 namespace sluice::engine {
 namespace {

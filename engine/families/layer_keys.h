@@ -1,0 +1,30 @@
+// Which layers of a config.json have a window, or a gated delta rule: layer_types, and the keys
+// that stand for it in earlier files. Without LibTorch.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "engine/families/family_table.h"
+
+namespace sluice::engine {
+
+inline constexpr const char* kLayerTypes = "layer_types";
+inline constexpr const char* kFullLayers = "full_attention";
+inline constexpr const char* kSlidingLayers = "sliding_attention";
+
+// One window in all layers: sliding_window, which null or use_sliding_window turns off.
+extern const ConfigPart kWindowPart;
+// A window in some layers: also layer_types, and max_window_layers of a class with it.
+extern const ConfigPart kWindowsPart;
+// No window.
+extern const ConfigPart kFullLayersPart;
+// Their numbers, of classes with a window, and of those that can have it in some layers.
+std::vector<ConfigRow> window_rows(std::string_view with_window, std::string_view by_layer);
+LayerWindow window_of(const ShapeReader& of);
+
+// layer_types of `layers` layers, each interval-th of which is "full_attention", the others `other`.
+HuggingFaceConfig::Json layer_types(std::int64_t layers, std::int64_t interval, const char* other);
+
+}  // namespace sluice::engine
