@@ -6,11 +6,13 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "aio/bounded_json.h"
 #include "aio/small_file.h"
 #include "engine/checkpoint/checkpoint_names.h"
 #include "engine/exchange/described_model.h"
+#include "engine/families/families.h"
 #include "engine/model/hugging_face_config.h"
 #include "engine/weights/special_tokens.h"
 
@@ -105,6 +107,8 @@ BaseModel described(aio::IoQueue& queue, const std::string& folder, const Json& 
                  .revision = of_cache.revision,
                  .folder = absolute.string()};
   base.dtype = dtype_in(config);
+  if (auto model = read_hugging_face_config(config.dump()); model.ok())
+    base.notes = std::move(model->notes);
   auto metadata = card_metadata(text_of(queue, folder + "/README.md"));
   base.license = metadata["license"];
   base.license_name = metadata["license_name"];
@@ -144,7 +148,8 @@ Status keep_base_model(aio::IoQueue& queue, const BaseModel& base, const std::st
                      {"license_name", base.license_name},
                      {"license_link", base.license_link},
                      {"dtype", base.dtype ? Json(hugging_face_dtype(*base.dtype)) : Json()},
-                     {"generation_config", generation.is_object() ? generation : Json()}};
+                     {"generation_config", generation.is_object() ? generation : Json()},
+                     {"notes", base.notes}};
   return aio::write_small_file(queue, directory + "/" + std::string(kBaseModelName),
                                json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
@@ -169,6 +174,8 @@ Result<BaseModel> kept_base_model(aio::IoQueue& queue, const std::string& direct
                  .license_link = member(json, "license_link"),
                  .generation_config = generation.is_object() ? generation.dump() : "",
                  .dtype = dtype_in(json)};
+  for (const Json& note : json.value("notes", Json::array()))
+    if (note.is_string()) base.notes.push_back(note.get<std::string>());
   if (json.contains("dtype")) return base;
   // Runs of earlier versions did not store it; their base may still exist.
   const Json config = json_or_discarded<Json>(text_of(queue, base.folder + "/config.json"));

@@ -4,7 +4,7 @@
 //   DIR/base_model.json   {"name": "Qwen/Qwen3-0.6B", "revision": "",
 //                          "folder": "/models/Qwen3-0.6B",
 //                          "license": "apache-2.0", "license_name": "", "license_link": "",
-//                          "dtype": "bfloat16", "generation_config": {...}}
+//                          "dtype": "bfloat16", "generation_config": {...}, "notes": []}
 //
 // The name is the hub's if the folder is in a cache of the hub, or if "_name_or_path" in its
 // config.json ends with the folder's name. Otherwise it is the folder's name. The revision is
@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "aio/io_queue.h"
 #include "aio/result.h"
@@ -33,8 +34,9 @@ struct BaseModel {
   std::string license;        // empty: unknown; also for the next two
   std::string license_name;
   std::string license_link;
-  std::string generation_config;    // JSON
-  std::optional<DType> dtype = {};  // of its weights; empty: unknown
+  std::string generation_config;        // JSON
+  std::optional<DType> dtype = {};      // of its weights; empty: unknown
+  std::vector<std::string> notes = {};  // HuggingFaceModel::notes
 
   friend bool operator==(const BaseModel&, const BaseModel&) = default;
 };

@@ -172,6 +172,7 @@ std::string introduction(const ModelCard& card, const Keys& keys) {
   if (!card.base.name.empty() && card.base.license.empty())
     text += "\nThe license of " + code(card.base.name) +
             " was not in its folder; it also applies to models derived from it.\n";
+  for (const std::string& note : card.base.notes) text += "\nNote: " + note + ".\n";
   return text;
 }
 

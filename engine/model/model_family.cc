@@ -1,6 +1,7 @@
 #include "engine/model/model_family.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace sluice::engine {
@@ -12,6 +13,9 @@ double ShapeNumber::most() const {
 
 std::string ShapeNumber::text(double value) const {
   const bool is_place = !choices.empty() && value >= 0 && value <= most();
+  constexpr double kMostExact = 1e15;
+  if (whole && value == std::floor(value) && std::abs(value) < kMostExact)
+    return std::to_string(std::llround(value));
   if (!is_place) return nlohmann::json(value).dump();
   std::string_view rest = choices;
   for (double place = 0; place + 1 <= value; ++place) rest = rest.substr(rest.find('|') + 1);

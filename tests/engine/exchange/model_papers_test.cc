@@ -101,6 +101,22 @@ TEST_F(BaseModels, AreKeptByARunAndPassedOn) {
   EXPECT_FALSE(there("other"));
 }
 
+TEST_F(BaseModels, SayWhatOfThemIsLeftOut) {
+  put("Seeing-1B/config.json",
+      json{{"model_type", "qwen3_5"}, {"text_config", json::object()}, {"vision_config", 1}});
+  const BaseModel base = of("Seeing-1B");
+  ASSERT_EQ(base.notes.size(), 1U);
+  EXPECT_THAT(base.notes[0], HasSubstr("vision encoder"));
+  put("run/x", std::string());
+  ASSERT_OK(keep_base_model(queue(), base, path("run")));
+  const auto kept = kept_base_model(queue(), path("run"));
+  ASSERT_OK(kept);
+  EXPECT_EQ(*kept, base);
+  EXPECT_THAT(model_card_text({.name = "mine", .base = *kept}), HasSubstr(base.notes[0] + "."));
+  put("run/base_model.json", json{{"folder", "x"}, {"notes", {1, "so"}}});  // by another program
+  EXPECT_EQ(kept_base_model(queue(), path("run"))->notes, std::vector<std::string>{"so"});
+}
+
 TEST_F(BaseModels, SettingsOfGenerationAreAddedAndTokensAreNot) {
   const BaseModel base{.folder = "x", .generation_config = R"({"top_p": 0.5, "temperature": 0.25,
                          "eos_token_id": 99, "_from_model_config": true})"};
