@@ -55,7 +55,7 @@ void settle_targets(Derivation& derivation, std::span<const std::string_view> kn
     if (all || std::find(targets.begin(), targets.end(), name) != targets.end())
       resolved.emplace_back(name);
   if (all && !derivation.given(kTargets))
-    derivation.note(kTargets, has_experts ? "every linear layer of attention"
+    derivation.note(kTargets, has_experts ? "every linear layer outside the experts of a router"
                                           : "every linear layer of the model's blocks");
   targets = std::move(resolved);
 }

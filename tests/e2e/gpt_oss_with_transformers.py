@@ -128,7 +128,7 @@ class GptOss(LlamaRuns):
                 self.assertIn(key, self.refused("import", folder, self.path / "other"))
 
     def test_experts_in_one_tensor_are_read_as_transformers_has_them_in_memory(self):
-        for case in ("qwen3_moe", "mixtral"):
+        for case in ("qwen3_moe", "mixtral", "qwen3_5_moe"):
             with self.subTest(case=case):
                 model = make_model(case)
                 theirs, fused = self.path / f"{case}-theirs", self.path / f"{case}-fused"

@@ -114,6 +114,20 @@ TEST(ResolveConfig, AdaptersOfAModelWithExpertsAreAttentions) {
                 AllOf(HasSubstr(target), HasSubstr("model with experts")));
 }
 
+TEST(ResolveConfig, ASharedExpertHasAdapters) {
+  const auto file = [](const std::string& lora) {
+    return run_with(R"("model": {"preset": "qwen3.5-35b-a3b"}, "recipe": {"lora": {)" + lora +
+                    "}}");
+  };
+  const auto targets = accepted(resolve_run(file(R"("rank": 4)"))).config.lora.targets;
+  EXPECT_THAT(targets, testing::IsSupersetOf({"q_proj", "in_proj_qkv", "up_proj", "down_proj"}));
+  EXPECT_EQ(targets.back(), "shared_expert_gate");
+  EXPECT_THAT(accepted(resolve_run(file(R"("rank": 4, "targets": ["up_proj", "q_proj"])")))
+                  .config.lora.targets,
+              testing::ElementsAre("q_proj", "up_proj"));
+  EXPECT_THAT(refusal(resolve_run(file(R"("rank": 4, "targets": ["gate"])"))), HasSubstr("gate"));
+}
+
 TEST(ResolveConfig, AdaptersHaveAScaleAndTargetsOfTheirModel) {
   const auto file = [](const std::string& lora, const std::string& preset = "qwen3-0.6b") {
     return run_with(R"("model": {"preset": ")" + preset + R"("}, "recipe": {"lora": {)" + lora +
