@@ -13,8 +13,9 @@
 // A file of parameters has every parameter in the order of `layout` (unit by unit, adapters after
 // the model's own), without gaps, fp32, row by row. A file of tokens has int64,
 // batch * (tokens + 1); each row has its sequence and the target of its last position. Output:
-// logits [batch, tokens, vocab], the mean loss with the balance loss of experts, the gradients of all trained parameters; fp32, or
-// float64 with dtype=fp64. The key documents=0,5;0 says where the documents of each row begin.
+// logits [batch, tokens, vocab], the mean loss with the balance loss of experts, the gradients of
+// all trained parameters; fp32, or float64 with dtype=fp64. The key documents=0,5;0 says where the
+// documents of each row begin.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
