@@ -207,6 +207,7 @@ Json value_of(const ShapeReader& of, const ConfigRow& row) {
   if (row.size == &ModelShape::ffn_hidden) return of.shape().ffn();
   if (row.size != nullptr) return of.shape().*row.size;
   const double value = of.number(row.number.name());
+  if (value == 0 && row.null == ConfigNull::kDerived) return {};
   if (row.number.choices == kSwitchChoices) return value != 0;
   if (!row.number.choices.empty()) return row.number.text(value);
   if (row.number.whole) return static_cast<std::int64_t>(value);

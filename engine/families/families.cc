@@ -14,7 +14,8 @@
 namespace sluice::engine {
 
 // Each is in the file of its name.
-#define SLUICE_FAMILIES(FAMILY) FAMILY(gpt2) FAMILY(llama) FAMILY(qwen3_5) FAMILY(gemma3)
+#define SLUICE_FAMILIES(FAMILY) \
+  FAMILY(gpt2) FAMILY(llama) FAMILY(qwen3_5) FAMILY(gemma3) FAMILY(gemma2)
 #define SLUICE_DECLARE(name) FamilyTable name##_table();
 SLUICE_FAMILIES(SLUICE_DECLARE)
 

@@ -84,8 +84,7 @@ std::int64_t ShapeReader::count(std::string_view name, std::int64_t other) const
 }
 
 const FamilyClass& ShapeReader::type() const {
-  if (table_.class_of != nullptr)
-    return table_.classes[static_cast<std::size_t>(table_.class_of(shape_))];
+  if (table_.class_of != nullptr) return table_.classes.at(table_.class_of(shape_));
   if (table_.row_of("architecture") == nullptr) return table_.classes.back();
   const double place = number("architecture");
   const bool known = place >= 0 && place < static_cast<double>(table_.classes.size());
@@ -163,6 +162,17 @@ ConfigRow tied_row(bool default_value) {
           .number = switch_number(
               "model.tied_head", default_value,
               "use the token embedding as the output projection (tie_word_embeddings)")};
+}
+
+ConfigRow query_scalar_row(double of_class) {
+  return {.key = "query_pre_attn_scalar",
+          .number = count_number("model.query_scalar", 0,
+                                 "scores are divided by its square root (query_pre_attn_scalar); "
+                                 "0: model.head_dim"),
+          .of_class = of_class,
+          .resolve = [](const ModelShape& shape, double value) {
+            return value == 0 ? shape.numbers.at("head_dim") : value;
+          }};
 }
 
 ConfigRow attention_bias_row(std::string_view classes, std::string_view meaning) {

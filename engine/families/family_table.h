@@ -36,11 +36,15 @@ struct FamilyClass {
   std::int64_t padding = -1;
 
   // ---- rotary positions ----
-  int scalings = 1;                   // the first of kRopeScalings that it knows
-  bool rotates_parts = false;         // of heads (partial_rotary_factor)
-  bool takes_sections = false;        // of positions in images (mrope), which are equal in text
-  bool takes_kinds = true;            // an object for each kind of layers, if all are the same
-  HuggingFaceConfig::Json rope = {};  // rope_parameters of a file without any
+  int scalings = 1;  // the first of kRopeScalings, which it supports
+  // A part of each head is rotated (partial_rotary_factor).
+  bool rotates_parts = false;
+  // Positions in images (mrope) may have sections, which are equal in text.
+  bool takes_sections = false;
+  // There may be an object for each kind of layers, if all are the same.
+  bool takes_kinds = true;
+  // rope_parameters of a file without any.
+  HuggingFaceConfig::Json rope = {};
 
   bool windows_alternate = false;  // in a file without layer_types: every other layer has one
 
@@ -101,7 +105,7 @@ enum class ConfigNull : std::uint8_t { kRefused, kMissing, kDerived };
 enum class ConfigUse : std::uint8_t { kReadAndWritten, kRead, kWritten, kWrittenIfOther, kOfPart };
 
 // A key of config.json and what it is: a size, a number, one known value, or a part of several
-// keys; or a number that has no key of its own. Files are written in the order of the rows.
+// keys. A number may have no key of its own. Files are written in the order of the rows.
 struct ConfigRow {
   std::string_view key = {};
   std::int64_t ModelShape::*size = nullptr;
@@ -126,12 +130,12 @@ struct ConfigRow {
 struct FamilyTable {
   std::string_view name;
   std::vector<FamilyClass> classes;
-  // The place of a shape's class; null: the number "architecture", or without it the last.
-  int (*class_of)(const ModelShape& shape) = nullptr;
   std::vector<ConfigRow> rows;
   std::vector<NamedShape> presets;
   DefaultNumbers defaults = {};
   DecoderSpec (*spec)(const ShapeReader& of) = nullptr;  // usual_spec(), changed
+  // The class of a shape, in `classes`; null: by the number "architecture", or else the last.
+  std::size_t (*class_of)(const ModelShape& shape) = nullptr;
   // What usual checks leave to the family; null: nothing.
   Status (*check)(const ShapeReader& of, const DecoderSpec& spec) = nullptr;
   // After all rows have been read; null: nothing.
@@ -168,6 +172,7 @@ ShapeNumber later(ShapeNumber number);
 ConfigRow kv_heads_row(HuggingFaceConfig::Json of_class = {});
 ConfigRow epsilon_row(double of_class);
 ConfigRow tied_row(bool default_value);
+ConfigRow query_scalar_row(double of_class);
 ConfigRow attention_bias_row(std::string_view classes = {}, std::string_view meaning = {});
 
 // ---- the rest ----------------------------------------------------------------------------------

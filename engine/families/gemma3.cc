@@ -129,10 +129,6 @@ void write_layers(const ShapeReader& of, Json& json) {
   json[kLayerTypes] = layer_types(of.shape().layers, of.count("full_interval"), kSlidingLayers);
 }
 
-double width_of_heads(const ModelShape& shape, double value) {
-  return value == 0 ? shape.numbers.at("head_dim") : value;
-}
-
 std::vector<ConfigRow> rows() {
   const auto of_part = [](std::string_view key, const ShapeNumber& number) {
     return ConfigRow{.key = key, .number = number, .use = ConfigUse::kOfPart};
@@ -151,12 +147,7 @@ std::vector<ConfigRow> rows() {
       tied_row(true),
       attention_bias_row(),
       {.key = "attention_dropout", .dropout = &ModelShape::dropout, .null = ConfigNull::kMissing},
-      {.key = "query_pre_attn_scalar",
-       .number = count_number("model.query_scalar", 0,
-                              "scores are divided by its square root (query_pre_attn_scalar); 0: "
-                              "model.head_dim"),
-       .of_class = 256,
-       .resolve = &width_of_heads},
+      query_scalar_row(256),
       part_row({.keys = "layer_types|sliding_window|sliding_window_pattern",
                 .read = &read_layers,
                 .write = &write_layers}),

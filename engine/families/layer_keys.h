@@ -24,7 +24,7 @@ extern const ConfigPart kFullLayersPart;
 std::vector<ConfigRow> window_rows(std::string_view with_window, std::string_view by_layer);
 LayerWindow window_of(const ShapeReader& of);
 
-// layer_types of `layers` layers, each interval-th of which is "full_attention", the others `other`.
+// layer_types: each interval-th layer is "full_attention", the others are `other`.
 HuggingFaceConfig::Json layer_types(std::int64_t layers, std::int64_t interval, const char* other);
 
 }  // namespace sluice::engine

@@ -65,7 +65,7 @@ bool is_rotary_buffer(std::string_view name) {
 
 // ---- classes -----------------------------------------------------------------------------------
 
-// Whose modules the Python package knows, too.
+// The Python package computes its modules, too.
 FamilyClass with_modules(FamilyClass type) {
   type.has_modules = true;
   return type;

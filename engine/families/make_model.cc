@@ -12,7 +12,7 @@
 namespace sluice::engine {
 namespace {
 
-// Of families that are no decoders.
+// For families that are no decoders.
 std::map<std::string, MakeUnits, std::less<>>& table() {
   static std::map<std::string, MakeUnits, std::less<>> makers;
   return makers;

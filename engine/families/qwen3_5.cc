@@ -250,11 +250,6 @@ FamilyTable qwen3_5_table() {
       .classes = {dense("qwen3_5", "qwen3_5_text"), dense("qwen3_5_text", ""),
                   with_experts("qwen3_5_moe", "qwen3_5_moe_text"),
                   with_experts("qwen3_5_moe_text", "")},
-      .class_of =
-          [](const ModelShape& shape) {
-            const auto experts = shape.numbers.find("experts");
-            return experts == shape.numbers.end() || experts->second == 0 ? 1 : 3;
-          },
       .rows = rows(),
       // The text parts of the config.json files on the Hugging Face Hub.
       .presets = {model("qwen3.5-0.8b", {24, 1024, 8, 2, 256, 3584, 248320, 262144}, 16, true),
@@ -273,6 +268,10 @@ FamilyTable qwen3_5_table() {
                                      {60, 4096, 32, 2, 256, 1024, 248320, 262144}, 64, false))},
       .defaults = {.dropout = 0, .ffn_multiplier = 3},
       .spec = &spec,
+      .class_of = [](const ModelShape& shape) -> std::size_t {
+        const auto experts = shape.numbers.find("experts");
+        return experts == shape.numbers.end() || experts->second == 0 ? 1 : 3;
+      },
       .check = &check,
       .part = "language_model.",
       .is_buffer = &is_left_out,

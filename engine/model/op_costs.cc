@@ -27,12 +27,13 @@ constexpr std::int64_t kRowsPerSum = 64;  // column_partial_rows()
 std::uint64_t bytes(std::int64_t count) { return static_cast<std::uint64_t>(count); }
 
 // fp32 copies of queries, keys, values, the output's gradient and their gradients, and for one
-// chunk the probabilities and the tensors derived from them.
+// chunk the probabilities and the tensors derived from them, one more with a soft cap.
 std::int64_t plain_bytes(const AttentionCosts& attention, const PassShape& pass) {
   const std::int64_t pairs = pass.micro_batch * attention.heads;
   const std::int64_t chunk = std::min(plain_attention_chunk(pass.tokens), pairs);
   const std::int64_t width = attention.heads * attention.head_dim;
-  return kFp32Bytes * (8 * pass.rows() * width + 5 * chunk * pass.tokens * pass.tokens) +
+  const std::int64_t of_chunk = attention.capped ? 6 : 5;
+  return kFp32Bytes * (8 * pass.rows() * width + of_chunk * chunk * pass.tokens * pass.tokens) +
          pass.tokens * pass.tokens;
 }
 
@@ -60,7 +61,7 @@ std::int64_t repeated_bytes(const AttentionCosts& attention, const PassShape& pa
 bool is_fused(const AttentionCosts& attention, const PassShape& pass, const PeakOptions& options) {
   constexpr std::int64_t kHeadMultiple = 8;
   const std::int64_t head = attention.head_dim;
-  if (options.plain_attention) return false;
+  if (options.plain_attention || attention.capped) return false;
   return options.cpu || (pass.number_bytes < kFp32Bytes && head % kHeadMultiple == 0 &&
                          (head <= 192 || (head > 224 && head <= 256)));
 }
@@ -88,6 +89,8 @@ std::int64_t fp32_attention_bytes(const AttentionCosts& attention, const PassSha
 
 double AttentionCosts::score_products(std::int64_t tokens) const {
   const auto length = static_cast<double>(tokens);
+  // Plain attention also multiplies what masks hide.
+  if (capped) return static_cast<double>(heads * head_dim) * length;
   double keys = (length + 1) / 2;  // per query, on average
   if (window != 0 && window < tokens) {
     const auto most = static_cast<double>(window);
@@ -116,7 +119,7 @@ Flops OutputCosts::flops() const {
 std::uint64_t OutputCosts::peak_bytes(const PassShape& pass, const PeakOptions& options,
                                       std::int64_t statistics) const {
   const std::int64_t logits = std::min(loss_chunk_rows(vocab, options.cpu), pass.rows()) * columns;
-  std::int64_t chunk = logits * pass.number_bytes;
+  std::int64_t chunk = (capped ? 2 : 1) * logits * pass.number_bytes;
   if (options.cpu) {
     const std::int64_t wide = logits * kFp32Bytes * (pass.number_bytes < kFp32Bytes ? 2 : 1);
     const auto copies =

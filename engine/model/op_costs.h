@@ -14,6 +14,7 @@ struct AttentionCosts {
   std::int64_t kv_heads = 0;  // of keys and values
   std::int64_t head_dim = 0;
   std::int64_t window = 0;  // keys visible to a query; 0: all up to it
+  bool capped = false;      // scores have a soft cap: no fused kernel computes them
 
   // Multiply-adds per token, for one product over the scores.
   double score_products(std::int64_t tokens) const;
@@ -28,6 +29,7 @@ struct OutputCosts {
   std::int64_t hidden = 0;
   std::int64_t vocab = 0;
   std::int64_t columns = 0;
+  bool capped = false;  // logits have a soft cap
 
   Flops flops() const;
   // UnitKind::peak_bytes() of a head: a norm with `statistics` numbers a row, and this.

@@ -53,7 +53,7 @@ Outcome = collections.namedtuple("Outcome", "kind text")  # "same", "refused" or
 
 def draw_model(draw):
     family = draw.choice(("gpt2", "llama", "llama", "mistral", "qwen2", "qwen3", "qwen3",
-                          "qwen3_moe", "mixtral", "gpt_oss", "qwen3_5", "gemma3", "phi3"))
+                          "qwen3_moe", "mixtral", "gpt_oss", "qwen3_5", "gemma3", "gemma2", "phi3"))
     heads = draw.choice((2, 4))
     model = {"model.preset": "custom", "model.layers": draw.choice((2, 3)), "model.heads": heads,
              "model.hidden": heads * draw.choice((8, 10, 16)), "model.vocab": VOCAB,
@@ -69,6 +69,13 @@ def draw_model(draw):
                 "model.rope_factor": draw.choice((1, 8)),
                 "model.tied_head": draw.choice(("true", "false")),
                 "model.attention_bias": draw.choice(("true", "false"))}
+    if family == "gemma2":
+        return {**model, "model.family": "gemma2", "model.kv_heads": draw.choice((1, heads)),
+                "model.head_dim": draw.choice((8, 16)), "model.ffn_multiplier": draw.choice((2, 3)),
+                "model.window": draw.choice((3, 9)), "model.full_interval": draw.choice((1, 2)),
+                "model.score_cap": draw.choice((0, 0.5, 50)),
+                "model.logit_cap": draw.choice((0, 0.5, 30)),
+                "model.tied_head": draw.choice(("true", "false"))}
     if family == "qwen3_5":
         keys = draw.choice((1, 2))
         if (experts := draw.choice((0, 0, 1, 3, 8))):

@@ -67,6 +67,9 @@ CASES = {
         "rope_parameters": {
             "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
             "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}}),
+    "gemma2": ("Gemma2Config", {
+        "pad_token_id": None, "head_dim": 16, "sliding_window": 7, "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 0.7, "final_logit_softcapping": 2.0}),
     "phi3": ("Phi3Config", {"sliding_window": 9, "pad_token_id": None, "rope_parameters": {
         "rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5}}),
 }
@@ -477,7 +480,9 @@ class Llamas(LlamaRuns):
         prompt = "once upon a time"
         for case in sorted({*CASES} - {"gemma3"}):  # that one: gemma3_with_transformers.py
             with self.subTest(case=case):
-                model, run = self.imported(case, stir=0.3)
+                # With a tied head and a large embedding, random weights repeat the last token.
+                keys = {"tie_word_embeddings": False} if case == "gemma2" else {}
+                model, run = self.imported(case, stir=0.3, **keys)
                 expected = self.greedy(model.eval(), prompt.encode(), 40)
                 self.assertGreater(len(set(expected)), 4)  # else the test proves little
                 shown = self.sluice("generate", run, "--prompt", prompt, "--tokenizer", "bytes",

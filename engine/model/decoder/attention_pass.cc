@@ -29,7 +29,8 @@ AttentionPass::AttentionPass(const BlockPass& pass, const BlockRotary& rotary,
               .reach = {.window = spec.window, .documents = documents},
               .dropout = dropout_at(pass.context, DropoutSite::kAttention, spec.dropout),
               .deterministic = pass.context.deterministic,
-              .scale = spec.scale(layer)};
+              .scale = spec.scale(layer),
+              .soft_cap = spec.soft_cap};
   if (spec.sinks) options_.sinks = pass.w[pass.places.sinks];
   if (spec.in_parts && pass.pieces.cut() && spec.dropout == 0) parts_ = head_parts(spec.kv_heads);
   if (spec.head_norms)

@@ -38,7 +38,8 @@ AttentionCosts attention_costs(const BlockSpec& block) {
   return {.heads = block.attention.heads,
           .kv_heads = block.attention.kv_heads,
           .head_dim = block.attention.head_dim,
-          .window = block.attention.window};
+          .window = block.attention.window,
+          .capped = block.attention.soft_cap > 0};
 }
 
 Flops block_flops(const BlockSpec& block, const AdapterNumbers& adapters, std::int64_t tokens) {
@@ -113,7 +114,8 @@ std::uint64_t block_saved_bytes(const BlockSpec& block, const PassShape& pass) {
   const std::int64_t numbers = block.mixer_in_width() + block.mixer_width() +
                                (1 + branches) * block.hidden +
                                (cut ? 0 : block.mlp_in_width() + block.logits());
-  const std::int64_t sums = block.delta.exists() ? 0 : block.attention.heads;
+  const bool has_sums = !block.delta.exists() && block.attention.soft_cap == 0;
+  const std::int64_t sums = has_sums ? block.attention.heads : 0;
   return static_cast<std::uint64_t>(
       pass.rows() * (numbers * pass.number_bytes + (statistics + sums) * kFp32Bytes));
 }

@@ -45,6 +45,8 @@ struct AttentionSpec {
   bool scales = true;            // divides scores by sqrt(head_dim)
   bool scales_by_layer = false;  // and by layer + 1
   double query_scalar = 0;       // instead, divides them by its root; 0: none
+  // A score becomes soft_cap * tanh(score / soft_cap), before masks; 0: none. No fused kernel.
+  double soft_cap = 0;
 
   // The factor of the scores in block `layer`; nothing: 1 / sqrt(head_dim), as elsewhere.
   std::optional<double> scale(std::int64_t layer) const {
@@ -204,6 +206,7 @@ struct DecoderSpec {
   std::string_view final_norm;
   double embedding_dropout = 0;
   double embedding_scale = 1;  // multiplies rows of the token embedding, rounded to their dtype
+  double logit_cap = 0;        // soft cap of the logits, as of scores; 0: none
   LayerWindow window;
   Rope window_rope;                     // of the blocks that have it; if it exists
   std::int64_t attention_interval = 1;  // so many blocks end with one that attends

@@ -13,6 +13,7 @@ namespace sluice::engine {
 DecoderHead::DecoderHead(const DecoderSpec& spec, std::int64_t chunk_rows)
     : vocab_(spec.vocab),
       chunk_rows_(chunk_rows),
+      logit_cap_(spec.logit_cap),
       output_(head_parameters(spec).output),
       norm_{.kind = spec.block.norm,
             .epsilon = spec.block.epsilon,
@@ -23,7 +24,10 @@ std::int64_t DecoderHead::chunk_rows(at::Device device) const {
 }
 
 OutputLossOptions DecoderHead::loss_options(at::Device device, double grad_scale) const {
-  return {.vocab = vocab_, .chunk_rows = chunk_rows(device), .grad_scale = grad_scale};
+  return {.vocab = vocab_,
+          .chunk_rows = chunk_rows(device),
+          .soft_cap = logit_cap_,
+          .grad_scale = grad_scale};
 }
 
 HeadUnit::Loss DecoderHead::loss_and_gradient(const UnitViews& parameters, const at::Tensor& input,
@@ -60,9 +64,9 @@ at::Tensor DecoderHead::logits(const UnitViews& parameters, const at::Tensor& in
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   const at::Tensor last = input.narrow(1, input.size(1) - positions, positions).contiguous();
   const at::Tensor rows = norm_.normed(parameters, last).output.flatten(0, 1);
-  return product(rows, parameters[output_].t())
-      .narrow(1, 0, vocab_)
-      .reshape({input.size(0), positions, vocab_});
+  at::Tensor made = product(rows, parameters[output_].t());
+  cap_logits(made, logit_cap_);
+  return made.narrow(1, 0, vocab_).reshape({input.size(0), positions, vocab_});
 }
 
 }  // namespace sluice::engine

@@ -39,6 +39,7 @@ class DecoderHead final : public HeadUnit {
 
   std::int64_t vocab_;
   std::int64_t chunk_rows_;
+  double logit_cap_;
   int output_;  // the place of the projection
   BlockNorm norm_;
 };

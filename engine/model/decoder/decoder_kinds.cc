@@ -99,7 +99,8 @@ class HeadKind final : public UnitKind {
         is_trained_(is_trained),
         costs_{.hidden = spec.block.hidden,
                .vocab = spec.vocab,
-               .columns = spec.tied && padded_vocab != 0 ? padded_vocab : spec.vocab} {}
+               .columns = spec.tied && padded_vocab != 0 ? padded_vocab : spec.vocab,
+               .capped = spec.logit_cap > 0} {}
 
   Flops flops(std::int64_t /*tokens*/) const override {
     Flops flops = costs_.flops();

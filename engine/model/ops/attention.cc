@@ -32,6 +32,7 @@ namespace {
 enum class Kernel : std::uint8_t { kFlashCpu, kFlashCpuInFp32, kCuda, kPlain };
 
 Kernel kernel_for(const at::Tensor& query, const AttentionOptions& options) {
+  if (options.soft_cap > 0) return Kernel::kPlain;
   if (query.is_cpu()) {
     if (options.dropout.active()) return Kernel::kPlain;
     return multiplies_in_fp32(query) ? Kernel::kFlashCpuInFp32 : Kernel::kFlashCpu;
@@ -67,6 +68,7 @@ PlainAttentionOptions plain_options(const AttentionOptions& options) {
   return {.reach = options.reach,
           .dropout = options.dropout,
           .scale = options.scale,
+          .soft_cap = options.soft_cap,
           .sinks = options.sinks};
 }
 
@@ -277,23 +279,24 @@ at::Tensor seen_keys(std::int64_t queries, std::int64_t keys, std::int64_t windo
   return window == 0 ? seen : seen.logical_and(distance < window);
 }
 
-// One product over all heads of a key; the softmax has a column for the sinks.
-at::Tensor attend_with_sinks(const HeadViews& heads, const std::optional<at::Tensor>& seen,
-                             std::optional<double> scale, const at::Tensor& sinks) {
+// One product over all heads of a key; the softmax has a column for the sinks, if there are any.
+at::Tensor attend_plainly(const HeadViews& heads, const std::optional<at::Tensor>& seen,
+                          const AttentionOptions& options, const at::Tensor& sinks) {
   const at::ScalarType wide = at::toOpMathType(heads.query.scalar_type());
   const at::Tensor& query = heads.query;
   const std::int64_t sequences = query.size(0);
   const std::int64_t kv_heads = heads.key.size(1);
   const std::int64_t keys = heads.key.size(2);
-  const double factor = scale.value_or(1 / std::sqrt(static_cast<double>(query.size(3))));
+  const double factor = options.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(3))));
   at::Tensor scores =
       at::matmul(query.to(wide).mul(factor).reshape({sequences, kv_heads, -1, query.size(3)}),
                  heads.key.to(wide).transpose(2, 3))
           .view({sequences, query.size(1), query.size(2), keys});
+  if (options.soft_cap > 0) scores.div_(options.soft_cap).tanh_().mul_(options.soft_cap);
   if (seen) scores.masked_fill_(seen->logical_not(), -std::numeric_limits<double>::infinity());
-  const at::Tensor column = sinks.to(wide).expand({-1, -1, query.size(2), 1});
-  const at::Tensor probabilities =
-      at::softmax(at::cat({scores, column}, -1), -1).narrow(-1, 0, keys);
+  if (sinks.defined())
+    scores = at::cat({scores, sinks.to(wide).expand({-1, -1, query.size(2), 1})}, -1);
+  const at::Tensor probabilities = at::softmax(scores, -1).narrow(-1, 0, keys);
   return at::matmul(probabilities.reshape({sequences, kv_heads, -1, keys}), heads.value.to(wide))
       .view(query.sizes())
       .to(query.scalar_type());
@@ -302,9 +305,11 @@ at::Tensor attend_with_sinks(const HeadViews& heads, const std::optional<at::Ten
 // `seen`: none if all queries see all keys. `sinks`: of each sequence's heads, [B, heads, 1, 1], or
 // undefined.
 at::Tensor attend_seen(const HeadViews& heads, const std::optional<at::Tensor>& seen,
-                       std::optional<double> scale, const at::Tensor& sinks) {
+                       const AttentionOptions& options, const at::Tensor& sinks) {
+  const std::optional<double> scale = options.scale;
   const auto attend = [&](const HeadViews& some, const at::Tensor& of_some) {
-    if (of_some.defined()) return attend_with_sinks(some, seen, scale, of_some);
+    if (of_some.defined() || options.soft_cap > 0)
+      return attend_plainly(some, seen, options, of_some);
     if (!seen)
       return at::scaled_dot_product_attention(some.query, some.key, some.value, {}, 0.0,
                                               /*is_causal=*/false, scale, /*enable_gqa=*/true);
@@ -333,7 +338,7 @@ at::Tensor attend_last(const HeadViews& heads, const AttentionOptions& options) 
   const std::int64_t queries = heads.query.size(2);
   const std::int64_t before = heads.key.size(2) - queries;
   const std::int64_t window = options.reach.window;
-  if ((queries > 1 || options.sinks.defined()) && !heads.query.is_cpu() &&
+  if ((queries > 1 || options.sinks.defined()) && !heads.query.is_cpu() && options.soft_cap == 0 &&
       has_cuda_attention(heads.query, options.heads.head_dim, /*drops=*/false)) {
     Attended attended = cuda_attend_last(heads, options);
     if (options.sinks.defined()) add_sinks(attended, options.sinks);
@@ -355,7 +360,7 @@ at::Tensor attend_last(const HeadViews& heads, const AttentionOptions& options) 
     if (count > 1) seen = seen_keys(count, end - begin, window, heads.query.device());
     outputs.push_back(attend_seen(
         {heads.query.narrow(2, first, count), seen_by_some(heads.key), seen_by_some(heads.value)},
-        seen, options.scale, sinks));
+        seen, options, sinks));
   }
   return outputs.size() == 1 ? outputs.front() : at::cat(outputs, 1);
 }

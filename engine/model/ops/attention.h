@@ -6,6 +6,9 @@
 // Otherwise it uses plain products and softmax in fp32, a bounded number of heads at a time, with
 // the masks of dropout.h. The choice depends only on shapes and options.
 //
+// With a soft cap, as in Gemma 2, a scaled score becomes cap * tanh(score / cap), always by plain
+// products.
+//
 // With sinks (Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2023, as in
 // gpt-oss) each head's softmax has one more score, a parameter, whose probability is dropped.
 #pragma once
@@ -47,6 +50,7 @@ struct PlainAttentionOptions {
   AttentionReach reach = {};
   Dropout dropout = {};
   std::optional<double> scale = {};  // of the scores; none: 1 / sqrt(head_dim)
+  double soft_cap = 0;               // of the scaled scores; 0: none
   at::Tensor sinks = {};             // [heads of queries]; undefined: none
 };
 
@@ -64,6 +68,7 @@ struct AttentionOptions {
   Dropout dropout;
   bool deterministic = false;
   std::optional<double> scale = {};  // of the scores; none: 1 / sqrt(head_dim)
+  double soft_cap = 0;               // of the scaled scores; 0: none
   at::Tensor sinks = {};             // [heads.heads]; undefined: none
 };
 

@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/log_softmax.h>
+#include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -62,6 +63,10 @@ at::Tensor cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets,
   return losses;
 }
 
+void cap_logits(at::Tensor& logits, double soft_cap) {
+  if (soft_cap > 0) logits.div_(soft_cap).tanh_().mul_(soft_cap);
+}
+
 namespace {
 
 template <typename Visit>
@@ -84,9 +89,12 @@ OutputLoss output_loss_and_gradient(const at::Tensor& rows, const at::Tensor& ou
   for_each_chunk(rows.size(0), options.chunk_rows, [&](std::int64_t first, std::int64_t count) {
     const at::Tensor x = rows.narrow(0, first, count);
     at::Tensor logits = product(x, output.t());
+    cap_logits(logits, options.soft_cap);
+    const at::Tensor capped = options.soft_cap > 0 ? logits.div(options.soft_cap) : at::Tensor();
     loss.sum.add_(cross_entropy_in_place(logits, targets.narrow(0, first, count),
                                          {.vocab = options.vocab, .grad_scale = options.grad_scale})
                       .sum(at::kDouble));
+    if (capped.defined()) at::tanh_backward_out(logits, logits, capped);
     at::Tensor grad_x = loss.grad_rows.narrow(0, first, count);
     product_out(grad_x, logits, output);
     if (output_gradient.defined()) accumulate_weight_gradient(output_gradient, logits, x);
@@ -99,6 +107,7 @@ at::Tensor output_loss(const at::Tensor& rows, const at::Tensor& output, const a
   at::Tensor sum = zero_sum(rows);
   for_each_chunk(rows.size(0), options.chunk_rows, [&](std::int64_t first, std::int64_t count) {
     at::Tensor logits = product(rows.narrow(0, first, count), output.t());
+    cap_logits(logits, options.soft_cap);
     sum.add_(cross_entropy_in_place(logits, targets.narrow(0, first, count),
                                     {.vocab = options.vocab, .gradient = false})
                  .sum(at::kDouble));
@@ -111,6 +120,7 @@ at::Tensor output_losses(const at::Tensor& rows, const at::Tensor& output,
   std::vector<at::Tensor> losses;
   for_each_chunk(rows.size(0), options.chunk_rows, [&](std::int64_t first, std::int64_t count) {
     at::Tensor logits = product(rows.narrow(0, first, count), output.t());
+    cap_logits(logits, options.soft_cap);
     losses.push_back(cross_entropy_in_place(logits, targets.narrow(0, first, count),
                                             {.vocab = options.vocab, .gradient = false}));
   });

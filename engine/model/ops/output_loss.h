@@ -21,8 +21,12 @@ at::Tensor cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets,
 struct OutputLossOptions {
   std::int64_t vocab = 0;       // later rows of `output` are zero and take no part
   std::int64_t chunk_rows = 1;  // rows of logits at once
+  double soft_cap = 0;          // a logit becomes soft_cap * tanh(logit / soft_cap); 0: none
   double grad_scale = 1;        // gradients are those of grad_scale times the sum
 };
+
+// In place, by OutputLossOptions::soft_cap.
+void cap_logits(at::Tensor& logits, double soft_cap);
 
 struct OutputLoss {
   at::Tensor sum;        // of all rows' losses, nats; float64 scalar on their device

@@ -39,6 +39,7 @@ class Plain {
         dtype_(at::toOpMathType(heads.query.scalar_type())),
         length_(heads.query.size(2)),
         scale_(options.scale.value_or(1 / std::sqrt(static_cast<double>(heads.query.size(3))))),
+        soft_cap_(options.soft_cap),
         heads_(heads.query.size(1)),
         query_(flat(heads.query)),
         key_(flat(repeat_heads(heads.key, heads_))),
@@ -72,7 +73,7 @@ class Plain {
   void backward(std::int64_t first, std::int64_t count, const at::Tensor& grad_output,
                 const Gradients& gradients) const {
     const at::Tensor grad = grad_output.narrow(0, first, count);
-    const auto [probabilities, of_sinks] = softmax(first, count);
+    const auto [probabilities, of_sinks, slopes] = softmax(first, count);
     at::Tensor dropped = dropout_.active() ? probabilities.clone() : probabilities;
     drop_in_place(dropped, dropout_, position(first));
     at::Tensor grad_value = gradients.value.narrow(0, first, count);
@@ -84,7 +85,9 @@ class Plain {
           .copy_(of_sinks.mul(grad_scores.mul(probabilities).sum({-1}, /*keepdim=*/true))
                      .sum({1}, /*keepdim=*/true)
                      .neg_());
-    grad_scores = at::_softmax_backward_data(grad_scores, probabilities, -1, dtype_).mul_(scale_);
+    grad_scores = at::_softmax_backward_data(grad_scores, probabilities, -1, dtype_);
+    if (slopes.defined()) grad_scores.mul_(slopes);
+    grad_scores.mul_(scale_);
     at::Tensor grad_query = gradients.query.narrow(0, first, count);
     at::bmm_out(grad_query, grad_scores, key_.narrow(0, first, count));
     at::Tensor grad_key = gradients.key.narrow(0, first, count);
@@ -95,18 +98,25 @@ class Plain {
   struct Softmax {
     at::Tensor probabilities;
     at::Tensor of_sinks;  // [count, T, 1]: the probabilities that are dropped
+    at::Tensor slopes;    // of the soft cap, [count, T, T]; undefined without one
   };
   Softmax softmax(std::int64_t first, std::int64_t count) const {
     at::Tensor scores =
         at::bmm(query_.narrow(0, first, count), key_.narrow(0, first, count).transpose(1, 2));
-    scores.mul_(scale_).masked_fill_(hidden_from(first, count),
-                                     -std::numeric_limits<double>::infinity());
+    scores.mul_(scale_);
+    at::Tensor slopes;
+    if (soft_cap_ > 0) {
+      scores.div_(soft_cap_).tanh_();
+      slopes = scores.square().neg_().add_(1);
+      scores.mul_(soft_cap_);
+    }
+    scores.masked_fill_(hidden_from(first, count), -std::numeric_limits<double>::infinity());
     at::Tensor probabilities = at::_softmax(scores, -1, false);
-    if (!sinks_.defined()) return {std::move(probabilities), {}};
+    if (!sinks_.defined()) return {std::move(probabilities), {}, std::move(slopes)};
     const at::Tensor above =
         sinks_.narrow(0, first, count).sub(at::logsumexp(scores, {-1}, /*keepdim=*/true));
     probabilities.mul_(at::sigmoid(above.neg()));
-    return {std::move(probabilities), at::sigmoid(above)};
+    return {std::move(probabilities), at::sigmoid(above), std::move(slopes)};
   }
   // The mask of each head's sequence, or one for all sequences.
   at::Tensor hidden_from(std::int64_t first, std::int64_t count) const {
@@ -122,6 +132,7 @@ class Plain {
   at::ScalarType dtype_;
   std::int64_t length_;
   double scale_;
+  double soft_cap_;
   std::int64_t heads_;
   at::Tensor query_;
   at::Tensor key_;

@@ -48,7 +48,8 @@ const Case kCases[] = {
     {.name = "Qwen3", .numbers = {{"architecture", architecture("qwen3")}}},
     {.name = "Mistral", .numbers = {{"architecture", architecture("mistral")}, {"window", 5}}},
     {.name = "Gemma3", .numbers = {{"attention_bias", 1}, {"window", 5}}, .packed = true},
-    {.name = "Gemma3Adapters", .lora = adapters(0.3)}};
+    {.name = "Gemma3Adapters", .lora = adapters(0.3)},
+    {.name = "Gemma2", .numbers = {{"window", 5}, {"score_cap", 0.5}}, .packed = true}};
 
 ModelShape shape_of(const Case& which, std::int64_t head_dim) {
   ModelShape shape = {.layers = 1,
@@ -59,7 +60,9 @@ ModelShape shape_of(const Case& which, std::int64_t head_dim) {
                       .dropout = which.dropout,
                       .numbers = which.numbers};
   if (which.name.starts_with("Gpt2")) return complete(std::move(shape));
-  shape.family = std::string(which.name.starts_with("Gemma3") ? "gemma3" : "llama");
+  shape.family = which.name.starts_with("Gemma3")   ? "gemma3"
+                 : which.name.starts_with("Gemma2") ? "gemma2"
+                                                    : "llama";
   shape.ffn_hidden = 5 * head_dim;
   shape.numbers.insert({{"kv_heads", 2}, {"head_dim", static_cast<double>(head_dim)}});
   return complete(std::move(shape));

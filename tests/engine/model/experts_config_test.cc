@@ -276,7 +276,6 @@ TEST(ExpertsConfig, RefusesByKeyAndValueWhatItDoesNotCompute) {
   EXPECT_EQ(refused(changed(saved_mixtral(), {{"decoder_sparse_step", 2}})), "accepted");
 }
 
-// As transformers' strict classes do.
 TEST(ExpertsConfig, RefusesNullWhereTransformersDoes) {
   for (const char* const key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size",
                                 "norm_topk_prob", "num_key_value_heads", "decoder_sparse_step"})

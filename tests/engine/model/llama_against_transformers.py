@@ -164,6 +164,21 @@ CASES = {
     "gemma3_windows": ("Gemma3TextConfig", {
         "pad_token_id": None, "num_key_value_heads": 4, "head_dim": 12, "sliding_window": 3,
         "layer_types": ["sliding_attention"] * 3}),
+    # Caps that bend scores and logits of this size; and none.
+    "gemma2": ("Gemma2Config", {
+        "pad_token_id": None, "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 8,
+        "query_pre_attn_scalar": 24, "attn_logit_softcapping": 0.7,
+        "final_logit_softcapping": 0.9}),
+    "gemma2_odd": ("Gemma2Config", {
+        "pad_token_id": None, "hidden_size": 35, "num_attention_heads": 5, "head_dim": 6,
+        "num_key_value_heads": 1, "intermediate_size": 31, "num_hidden_layers": 2,
+        "tie_word_embeddings": False, "attention_bias": True, "rms_norm_eps": 1e-3,
+        "sliding_window": 5, "query_pre_attn_scalar": 6, "attn_logit_softcapping": 0.4,
+        "final_logit_softcapping": None, "layer_types": ["full_attention"] * 2}),
+    "gemma2_uncapped": ("Gemma2Config", {
+        "pad_token_id": None, "num_key_value_heads": 4, "head_dim": 12, "sliding_window": 3,
+        "attn_logit_softcapping": None, "final_logit_softcapping": 0.5,
+        "layer_types": ["sliding_attention"] * 3}),
     "mixtral_one": ("MixtralConfig", {"num_key_value_heads": 2, "num_local_experts": 1,
                                       "num_experts_per_tok": 1}),
     # Windows in every other layer, as the class has them; and layers in another order.
@@ -212,6 +227,7 @@ ADAPTERS = {
     "mixtral_balanced": {"r": 3, "lora_alpha": 5, "target_modules": EVERY[:4]},
     "qwen3_5": {"r": 3, "lora_alpha": 6, "target_modules": EVERY + OF_DELTA},
     "gemma3": {"r": 3, "lora_alpha": 6, "target_modules": EVERY},
+    "gemma2": {"r": 3, "lora_alpha": 6, "target_modules": EVERY},
     "gemma3_odd": {"r": 2, "lora_alpha": 4, "target_modules": ["v_proj", "o_proj", "down_proj"]},
     "qwen3_5_odd": {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "in_proj_qkv",
                                                                 "in_proj_a", "down_proj"]},
@@ -395,7 +411,7 @@ class Comparison(unittest.TestCase):
         values = {}
         for name, shape in layout:
             random = (0.05 if "lora_" in name else 0.15) * torch.randn(shape)
-            from_one = case.startswith(("qwen3_5", "gemma3")) and "linear_attn" not in name
+            from_one = case.startswith(("qwen3_5", "gemma")) and "linear_attn" not in name
             if "norm" in name and not from_one:
                 random += 1  # elsewhere the gain is already stored without it
             values[name] = random.to(DTYPES[dtype]).float()
@@ -462,7 +478,7 @@ class AgainstTransformers(Comparison):
 
     def test_is_as_close_as_transformers_in_bf16(self):
         for case in ("llama", "mistral", "qwen2", "qwen3", "qwen3_5", "qwen3_5_moe_all", "phi3",
-                     "gemma3"):
+                     "gemma3", "gemma2"):
             with self.subTest(case=case):
                 self.compare(case, "bf16")
 
@@ -475,7 +491,7 @@ class AgainstTransformers(Comparison):
         for case in ("llama", "mistral", "qwen2_windows", "qwen3", "yarn_scaling",
                      "dynamic_scaling", "qwen3_moe", "qwen3_moe_balanced", "mixtral", "gpt_oss",
                      "qwen3_5", "qwen3_5_odd", "qwen3_5_moe", "qwen3_5_moe_odd", "phi3",
-                     "phi3_parts", "gemma3", "gemma3_odd"):
+                     "phi3_parts", "gemma3", "gemma3_odd", "gemma2", "gemma2_odd"):
             with self.subTest(case=case):
                 self.compare(case, "fp64", begins=[[0, 11, 13], [0, 30]])
 

@@ -149,6 +149,14 @@ ModelShape gemma3() {
        .numbers = {{"kv_heads", 2}, {"head_dim", 64}, {"window", 32}, {"full_interval", 2}}});
 }
 
+// The same with soft caps.
+ModelShape gemma2() {
+  ModelShape shape = gemma3();
+  shape.family = "gemma2";
+  shape.numbers = {{"kv_heads", 2}, {"head_dim", 64}, {"window", 32}};
+  return complete(std::move(shape));
+}
+
 struct Case {
   at::ScalarType dtype;
   double dropout;
@@ -181,6 +189,7 @@ ModelShape shape_of(const Case& which) {
   if (which.model == "Mistral")
     shape = llama({{"architecture", architecture("mistral")}, {"window", 32}});
   if (which.model == "Gemma3") shape = gemma3();
+  if (which.model == "Gemma2") shape = gemma2();
   if (which.model == "Phi3")
     shape = llama({{"architecture", architecture("phi3")}, {"rope_share", 0.75}});
   if (which.model == "Qwen35") shape = qwen3_5();
@@ -317,6 +326,8 @@ const Case kCases[] = {{at::kFloat, 0},
                        {at::kBFloat16, 0, "Mixtral"},
                        {at::kFloat, 0, "Gemma3"},
                        {at::kBFloat16, 0, "Gemma3"},
+                       {at::kFloat, 0, "Gemma2"},
+                       {at::kBFloat16, 0, "Gemma2"},
                        {at::kFloat, 0, "Qwen35"},
                        {at::kBFloat16, 0, "Qwen35"},
                        {at::kFloat, 0, "Qwen35Moe"},

@@ -8,7 +8,7 @@
 
 namespace sluice::engine {
 
-// Of a family of decoders.
+// The family must be one of decoders.
 inline DecoderSpec spec_of(const ModelShape& shape) { return decoder_spec(shape).value(); }
 
 // The number "architecture" of a Llama that is this class of transformers.
