@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/families/families.h"
 #include "engine/families/make_model.h"
 #include "engine/model/ops/products.h"
 #include "engine/module/family_model.h"
@@ -72,6 +74,15 @@ void define_family(py::module_& module) {
       },
       py::arg("precision"),
       "Whether this processor multiplies numbers of the precision as fast as fp32's.");
+  module.def(
+      "module_classes",
+      [] {
+        std::map<std::string, std::pair<std::string, std::vector<std::string>>> classes;
+        for (const ModuleClass& one : module_classes())
+          classes[one.model_type] = {one.name, one.keys};
+        return classes;
+      },
+      "By model_type: a class of transformers that a family computes, and its config's keys.");
   py::class_<FamilyModel>(module, "Family")
       .def(py::init([](const std::string& text) { return value_of(FamilyModel::read(text)); }),
            py::arg("config"))

@@ -8,7 +8,7 @@ from sluice import NonFiniteGradientError
 from sluice import RefusedError
 import torch
 import typing
-__all__: list[str] = ['Config', 'ConfigOptions', 'Error', 'Family', 'FamilyPass', 'MicroBatchPass', 'NonFiniteGradientError', 'Parameter', 'PlanTexts', 'ProbeTexts', 'RankContext', 'Ranks', 'Record', 'RefusedError', 'Run', 'SavedCheckpoint', 'Spill', 'StepOutcome', 'Training', 'Use', 'ValuesHash', 'check_trace', 'export_checkpoint', 'flush_spills_of', 'free_ram_bytes', 'has_fast_products', 'is_of_a_run', 'is_spilled', 'leave_exit_handlers_to_parent', 'load_weights', 'plan', 'plan_family', 'plan_module', 'probe', 'read_launch', 'read_metrics', 'save_weights', 'speeds_path', 'strict_config', 'torch_version', 'touch', 'values_of', 'version']
+__all__: list[str] = ['Config', 'ConfigOptions', 'Error', 'Family', 'FamilyPass', 'MicroBatchPass', 'NonFiniteGradientError', 'Parameter', 'PlanTexts', 'ProbeTexts', 'RankContext', 'Ranks', 'Record', 'RefusedError', 'Run', 'SavedCheckpoint', 'Spill', 'StepOutcome', 'Training', 'Use', 'ValuesHash', 'check_trace', 'export_checkpoint', 'flush_spills_of', 'free_ram_bytes', 'has_fast_products', 'is_of_a_run', 'is_spilled', 'leave_exit_handlers_to_parent', 'load_weights', 'module_classes', 'plan', 'plan_family', 'plan_module', 'probe', 'read_launch', 'read_metrics', 'save_weights', 'speeds_path', 'strict_config', 'torch_version', 'touch', 'values_of', 'version']
 class Config:
     given_run_dir: str
     run_dir: str
@@ -425,6 +425,10 @@ def leave_exit_handlers_to_parent() -> None:
     ...
 def load_weights(path: str, checkpoint: str, dtype: torch.dtype | None) -> dict:
     ...
+def module_classes() -> dict[str, tuple[str, list[str]]]:
+    """
+    By model_type: a class of transformers that a family computes, and its config's keys.
+    """
 def plan(config: ConfigOptions, machine: collections.abc.Mapping[str, typing.SupportsFloat], gpus: typing.SupportsInt, hosts: typing.SupportsInt, refresh: bool) -> PlanTexts:
     ...
 def plan_family(config: Config, family: Family, machine: collections.abc.Mapping[str, typing.SupportsFloat], gpus: typing.SupportsInt, hosts: typing.SupportsInt, refresh: bool, checkpointed: typing.SupportsFloat) -> PlanTexts:

@@ -12,29 +12,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._core import Error, Family, is_spilled
+from ._core import Error, Family, is_spilled, module_classes
 
-# By model_type: the class, and the module that contains its blocks.
-CLASSES = {
-    "gpt2": "GPT2LMHeadModel",
-    "llama": "LlamaForCausalLM",
-    "ministral": "MinistralForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
+# By model_type: the class, and the keys of its config that the family reads or checks.
+_CLASSES = module_classes()
 # All of them compute causal attention; they differ in rounding.
 _ATTENTION = {"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"}
-# Config keys that the families read, or whose values are checked below.
-READ = set(
-    "activation_function add_cross_attention architectures attention_bias attention_dropout"
-    " attn_pdrop dtype embd_pdrop head_dim hidden_act hidden_size intermediate_size is_causal"
-    " layer_norm_epsilon layer_types max_position_embeddings max_window_layers mlp_bias model_type"
-    " n_embd n_head n_inner n_layer n_positions num_attention_heads num_hidden_layers"
-    " num_key_value_heads original_max_position_embeddings partial_rotary_factor"
-    " quantization_config reorder_and_upcast_attn resid_pdrop rms_norm_eps rope_parameters"
-    " rope_scaling rope_theta scale_attn_by_inverse_layer_idx scale_attn_weights sliding_window"
-    " tie_word_embeddings torch_dtype use_sliding_window vocab_size".split()
+READ = {"architectures", "dtype", "model_type", "quantization_config", "torch_dtype"}.union(
+    *(keys for _, keys in _CLASSES.values())
 )
 # Config keys that do not affect the loss of a causal language model.
 _HARMLESS = set(
@@ -92,10 +77,10 @@ def family_of(model: nn.Module) -> Family:
 def _check_class(model: nn.Module) -> None:
     kind = type(model)
     model_type = getattr(getattr(model, "config", None), "model_type", None)
-    wanted = CLASSES.get(model_type) if isinstance(model_type, str) else None
+    wanted, _ = _CLASSES.get(str(model_type), (None, []))
     where = f"transformers.models.{model_type}.modeling_{model_type}"
     if wanted is None or kind.__name__ != wanted or kind.__module__ != where:
-        known = ", ".join(CLASSES.values())
+        known = ", ".join(name for name, _ in _CLASSES.values())
         raise NotOfAFamily(f"the engine has no units for {kind.__qualname__}, only for {known}")
     config: Any = model.config
     if getattr(config, "_attn_implementation", None) not in _ATTENTION:
