@@ -83,7 +83,7 @@ class BlockMemory {
     if (block_.experts.exist()) return experts_bytes(pass);
     const std::uint64_t bias = mlp.bias ? bias_sum_bytes(pass, mlp.in_width(), options_.cpu) : 0;
     if (!mlp.gated) return numbers_bytes(pass, mlp.width) + std::max(bias, copies(mlp.width));
-    const bool fuses = mlp.activation == Activation::kSilu && fuses_rows(pass, options_, mlp.width);
+    const bool fuses = fuses_rows(pass, options_, mlp.width);
     const std::int64_t width = mlp.width * (fuses ? 1 : kCopies);
     const std::uint64_t held = branch_norm_bytes(pass, 1);  // the last product's gradient
     const std::uint64_t norm = std::max(
@@ -223,8 +223,9 @@ class BlockMemory {
   // The fp32 copies of a rotation by ATen's operators.
   std::int64_t turn_copies() const {
     constexpr std::int64_t kPairs = 2;  // each thread of the kernel has a pack of each half
-    const bool is_whole = attention_.rope.share == 1;
-    if (is_whole && fuses_rows(pass_, options_, attention_.head_dim / kPairs)) return 0;
+    if (fuses_rows(pass_, options_, attention_.head_dim / kPairs) &&
+        fuses_rows(pass_, options_, attention_.rope.rotated(attention_.head_dim) / kPairs))
+      return 0;
     return attention_.head_norms ? 6 : 3;
   }
 

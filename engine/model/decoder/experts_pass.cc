@@ -33,7 +33,8 @@ at::Tensor gate_first(const at::Tensor& biases) {
 }  // namespace
 
 at::Tensor ExpertsPass::gated(const at::Tensor& gate_and_up) const {
-  return spec_.gate.exists() ? clamped_gated(gate_and_up, spec_.gate) : silu_gated(gate_and_up);
+  return spec_.gate.exists() ? clamped_gated(gate_and_up, spec_.gate)
+                             : engine::gated(gate_and_up, Activation::kSilu);
 }
 
 RoutingRule ExpertsPass::rule() const {
@@ -95,7 +96,8 @@ at::Tensor ExpertsPass::gated_backward(Backward& pass, const Routing& routing,
   if (spec_.gate.exists())
     clamped_gated_backward(pass.gate_and_up, product, spec_.gate);
   else
-    silu_gated_backward(pass.gate_and_up, product);  // now the gradient, and the product
+    // Now the gradient, and the product.
+    engine::gated_backward(pass.gate_and_up, product, Activation::kSilu);
   const ExpertMatrices sums = matrices_out(gradients);
   if (sums.defined())
     put_expert_gradients(sums, grad_rows, product.mul_(weights), rows, pass.overwrite);

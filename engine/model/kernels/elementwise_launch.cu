@@ -48,47 +48,69 @@ struct GatedPacks {
   }
 };
 
-// ClampedGate's function of a gate and an up, and its slopes. A NaN stays one.
-struct ClampedPair {
-  float opened;  // g sigmoid(alpha g)
-  float more;    // u + 1
-  float gate_slope;
-  float up_slope;
+// A rule makes a product of a gate and an up. backward() replaces both by their gradients, and the
+// product's gradient by the product, rounded like product()'s.
 
-  __device__ ClampedPair(float gate, float up, float alpha, float limit) {
-    const bool is_high = gate > limit;
-    const bool is_far = fabsf(up) > limit;
-    const float g = is_high ? limit : gate;
-    const float open = logistic(alpha * g);
-    opened = g * open;
-    more = (is_far ? copysignf(limit, up) : up) + 1.0F;
-    gate_slope = is_high ? 0.0F : open * (1.0F + alpha * g * (1.0F - open));
-    up_slope = is_far ? 0.0F : opened;
+template <typename Function>
+struct PlainGate {
+  __device__ explicit PlainGate(const ClampedGate& /*clamped*/) {}
+  __device__ float product(float gate, float up) const { return Function::value(gate) * up; }
+  __device__ void backward(float& gate, float& up, float& gradient) const {
+    float opened = gate;
+    gate = gradient * up;
+    Function::backward(opened, gate);
+    const float product = opened * up;
+    up = gradient * opened;
+    gradient = product;
   }
 };
 
-template <typename Scalar>
-__global__ void __launch_bounds__(kThreads) clamped_gated_kernel(SiluGatedLaunch launch) {
+// A NaN stays one.
+struct ClampedPair {
+  float alpha;
+  float limit;
+
+  __device__ explicit ClampedPair(const ClampedGate& clamped)
+      : alpha(static_cast<float>(clamped.alpha)), limit(static_cast<float>(clamped.limit)) {}
+  __device__ float more(float up) const {
+    return (fabsf(up) > limit ? copysignf(limit, up) : up) + 1.0F;
+  }
+  __device__ float product(float gate, float up) const {
+    const float g = gate > limit ? limit : gate;
+    return g * logistic(alpha * g) * more(up);
+  }
+  __device__ void backward(float& gate, float& up, float& gradient) const {
+    const bool is_high = gate > limit;
+    const float g = is_high ? limit : gate;
+    const float open = logistic(alpha * g);
+    const float opened = g * open;
+    const float plus = more(up);
+    const float slope = is_high ? 0.0F : open * (1.0F + alpha * g * (1.0F - open));
+    gate = gradient * plus * slope;
+    up = gradient * (fabsf(up) > limit ? 0.0F : opened);
+    gradient = opened * plus;
+  }
+};
+
+template <typename Rule, typename Scalar>
+__global__ void __launch_bounds__(kThreads) gated_kernel(GatedLaunch launch) {
   const GatedPacks at(launch.rows, launch.columns);
   if (!at.exists) return;
+  const Rule rule(launch.clamped);
   Floats gate;
   Floats up;
   load(static_cast<const Scalar*>(launch.gate_and_up), at.gate, gate);
   load(static_cast<const Scalar*>(launch.gate_and_up), at.up, up);
 #pragma unroll
-  for (int i = 0; i < kPack; ++i) {
-    const ClampedPair pair(gate[i], up[i], static_cast<float>(launch.clamped.alpha),
-                           static_cast<float>(launch.clamped.limit));
-    gate[i] = pair.opened * pair.more;
-  }
+  for (int i = 0; i < kPack; ++i) gate[i] = rule.product(gate[i], up[i]);
   store(static_cast<Scalar*>(launch.product), at.product, gate);
 }
 
-template <typename Scalar>
-__global__ void __launch_bounds__(kThreads)
-    clamped_gated_backward_kernel(SiluGatedBackwardLaunch launch) {
+template <typename Rule, typename Scalar>
+__global__ void __launch_bounds__(kThreads) gated_backward_kernel(GatedBackwardLaunch launch) {
   const GatedPacks at(launch.rows, launch.columns);
   if (!at.exists) return;
+  const Rule rule(launch.clamped);
   auto* const gate_and_up = static_cast<Scalar*>(launch.gate_and_up);
   auto* const gradients = static_cast<Scalar*>(launch.gradient);
   Floats gate;
@@ -98,57 +120,7 @@ __global__ void __launch_bounds__(kThreads)
   load(gate_and_up, at.up, up);
   load(gradients, at.product, gradient);
 #pragma unroll
-  for (int i = 0; i < kPack; ++i) {
-    const ClampedPair pair(gate[i], up[i], static_cast<float>(launch.clamped.alpha),
-                           static_cast<float>(launch.clamped.limit));
-    gate[i] = gradient[i] * pair.more * pair.gate_slope;
-    up[i] = gradient[i] * pair.up_slope;
-    gradient[i] = pair.opened * pair.more;
-  }
-  store(gate_and_up, at.gate, gate);
-  store(gate_and_up, at.up, up);
-  store(gradients, at.product, gradient);
-}
-
-template <typename Scalar>
-__global__ void __launch_bounds__(kThreads) silu_gated_kernel(SiluGatedLaunch launch) {
-  const GatedPacks at(launch.rows, launch.columns);
-  if (!at.exists) return;
-  Floats gate;
-  Floats up;
-  load(static_cast<const Scalar*>(launch.gate_and_up), at.gate, gate);
-  load(static_cast<const Scalar*>(launch.gate_and_up), at.up, up);
-#pragma unroll
-  for (int i = 0; i < kPack; ++i) {
-    const float silu = gate[i] * logistic(gate[i]);
-    gate[i] = silu * up[i];  // rounded like the backward pass's product
-  }
-  store(static_cast<Scalar*>(launch.product), at.product, gate);
-}
-
-template <typename Scalar>
-__global__ void __launch_bounds__(kThreads)
-    silu_gated_backward_kernel(SiluGatedBackwardLaunch launch) {
-  const GatedPacks at(launch.rows, launch.columns);
-  if (!at.exists) return;
-  auto* const gate_and_up = static_cast<Scalar*>(launch.gate_and_up);
-  auto* const gradients = static_cast<Scalar*>(launch.gradient);
-  Floats gate;
-  Floats up;
-  Floats gradient;
-  load(gate_and_up, at.gate, gate);
-  load(gate_and_up, at.up, up);
-  load(gradients, at.product, gradient);
-#pragma unroll
-  for (int i = 0; i < kPack; ++i) {
-    const float open = logistic(gate[i]);
-    const float silu = gate[i] * open;
-    const float slope = open * (1.0F + gate[i] * (1.0F - open));
-    gate[i] = gradient[i] * up[i] * slope;
-    const float product = silu * up[i];
-    up[i] = gradient[i] * silu;
-    gradient[i] = product;
-  }
+  for (int i = 0; i < kPack; ++i) rule.backward(gate[i], up[i], gradient[i]);
   store(gate_and_up, at.gate, gate);
   store(gate_and_up, at.up, up);
   store(gradients, at.product, gradient);
@@ -188,6 +160,22 @@ cudaError_t launch_function(const ActivationLaunch& launch, cudaStream_t stream)
   return cudaGetLastError();
 }
 
+// Calls `start` with null pointers of the rule's and the dtype's types, and a number of blocks.
+template <typename Launch, typename Start>
+cudaError_t launch_rule(const Launch& launch, Start start) {
+  if (launch.columns % kPack != 0) return cudaErrorInvalidValue;
+  const std::int64_t elements = launch.rows * launch.columns;
+  if (elements == 0) return cudaSuccess;
+  const auto with_rule = [&](auto* rule) {
+    with_packed_type(launch.dtype, [&](auto* type) { start(rule, type, blocks_of(elements)); });
+    return cudaGetLastError();
+  };
+  if (launch.clamped.exists()) return with_rule(static_cast<ClampedPair*>(nullptr));
+  return with_activation(launch.activation, [&](auto function) {
+    return with_rule(static_cast<PlainGate<decltype(function)>*>(nullptr));
+  });
+}
+
 }  // namespace
 
 cudaError_t launch_activation(const ActivationLaunch& launch, cudaStream_t stream) {
@@ -198,30 +186,20 @@ cudaError_t launch_activation(const ActivationLaunch& launch, cudaStream_t strea
   });
 }
 
-cudaError_t launch_silu_gated(const SiluGatedLaunch& launch, cudaStream_t stream) {
-  if (launch.columns % kPack != 0) return cudaErrorInvalidValue;
-  const std::int64_t elements = launch.rows * launch.columns;
-  if (elements == 0) return cudaSuccess;
-  with_packed_type(launch.dtype, [&](auto* type) {
+cudaError_t launch_gated(const GatedLaunch& launch, cudaStream_t stream) {
+  return launch_rule(launch, [&](auto* rule, auto* type, unsigned blocks) {
+    using Rule = std::remove_pointer_t<decltype(rule)>;
     using Scalar = std::remove_pointer_t<decltype(type)>;
-    const auto kernel =
-        launch.clamped.exists() ? &clamped_gated_kernel<Scalar> : &silu_gated_kernel<Scalar>;
-    kernel<<<blocks_of(elements), kThreads, 0, stream>>>(launch);
+    gated_kernel<Rule, Scalar><<<blocks, kThreads, 0, stream>>>(launch);
   });
-  return cudaGetLastError();
 }
 
-cudaError_t launch_silu_gated_backward(const SiluGatedBackwardLaunch& launch, cudaStream_t stream) {
-  if (launch.columns % kPack != 0) return cudaErrorInvalidValue;
-  const std::int64_t elements = launch.rows * launch.columns;
-  if (elements == 0) return cudaSuccess;
-  with_packed_type(launch.dtype, [&](auto* type) {
+cudaError_t launch_gated_backward(const GatedBackwardLaunch& launch, cudaStream_t stream) {
+  return launch_rule(launch, [&](auto* rule, auto* type, unsigned blocks) {
+    using Rule = std::remove_pointer_t<decltype(rule)>;
     using Scalar = std::remove_pointer_t<decltype(type)>;
-    const auto kernel = launch.clamped.exists() ? &clamped_gated_backward_kernel<Scalar>
-                                                : &silu_gated_backward_kernel<Scalar>;
-    kernel<<<blocks_of(elements), kThreads, 0, stream>>>(launch);
+    gated_backward_kernel<Rule, Scalar><<<blocks, kThreads, 0, stream>>>(launch);
   });
-  return cudaGetLastError();
 }
 
 cudaError_t launch_sum_rows(const SumRowsLaunch& launch, cudaStream_t stream) {

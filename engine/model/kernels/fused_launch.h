@@ -73,26 +73,28 @@ struct AddResidualLaunch {
 };
 cudaError_t launch_add_residual(const AddResidualLaunch& launch, cudaStream_t stream);
 
-// The SiLU of a row's first half, times its second half; or ClampedGate's function of both.
-struct SiluGatedLaunch {
+// A function of a row's first half, times its second half; or ClampedGate's function of both.
+struct GatedLaunch {
   const void* gate_and_up = nullptr;  // [rows, 2 * columns]
   void* product = nullptr;            // [rows, columns]
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  ClampedGate clamped;
+  Activation activation = Activation::kSilu;
+  ClampedGate clamped;  // instead of `activation`, if it exists
   CudaDtype dtype = CudaDtype::kBfloat16;
 };
-cudaError_t launch_silu_gated(const SiluGatedLaunch& launch, cudaStream_t stream);
+cudaError_t launch_gated(const GatedLaunch& launch, cudaStream_t stream);
 
-struct SiluGatedBackwardLaunch {
+struct GatedBackwardLaunch {
   void* gate_and_up = nullptr;  // becomes its gradient
   void* gradient = nullptr;     // of the product; becomes the product
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  ClampedGate clamped;
+  Activation activation = Activation::kSilu;
+  ClampedGate clamped;  // instead of `activation`, if it exists
   CudaDtype dtype = CudaDtype::kBfloat16;
 };
-cudaError_t launch_silu_gated_backward(const SiluGatedBackwardLaunch& launch, cudaStream_t stream);
+cudaError_t launch_gated_backward(const GatedBackwardLaunch& launch, cudaStream_t stream);
 
 // Sums of some rows, each perhaps times a weight, in the order of the terms.
 struct SumRowsLaunch {
@@ -108,7 +110,8 @@ struct SumRowsLaunch {
 cudaError_t launch_sum_rows(const SumRowsLaunch& launch, cudaStream_t stream);
 
 // ---- rotary positions (engine/model/ops/rotary.h), with or without a norm of each head before the
-// rotation. A row has the queries of all heads, then their keys, and more that is not read.
+// rotation. A row has the queries of all heads, then their keys, and more that is not read. The
+// numbers i and i + pairs of a head are a pair; those behind the pairs stay.
 constexpr int kMostRotaryPairs = 128;
 
 struct RotaryShape {
@@ -116,6 +119,7 @@ struct RotaryShape {
   std::int64_t heads = 0;     // of queries
   std::int64_t kv_heads = 0;  // of keys
   std::int64_t head_dim = 0;  // a multiple of 16; a power of two with a norm
+  std::int64_t pairs = 0;     // a multiple of 8, at most head_dim / 2
   CudaDtype dtype = CudaDtype::kBfloat16;
 };
 
@@ -125,7 +129,7 @@ struct RotaryTurns {
   const std::int64_t* positions = nullptr;  // [rows]; null: first + row % tokens
   std::int64_t first = 0;
   std::int64_t tokens = 1;
-  const float* of_rows = nullptr;  // [rows, head_dim / 2], instead of `frequencies`
+  const float* of_rows = nullptr;  // [rows, pairs], instead of `frequencies`
 };
 
 // The weights of one head, [head_dim]; null: there is no norm.

@@ -11,20 +11,27 @@ constexpr int kMostHeadDim = 2 * kMostRotaryPairs;
 constexpr std::int64_t kMostPartials = 512;
 constexpr std::int64_t kRowsPerPartial = 4;
 
-// A block uses threadIdx.x for the pairs of a head and threadIdx.y for heads. All threads make the
+// A block uses threadIdx.x for the numbers of a head and threadIdx.y for heads. All threads make the
 // same number of rounds, because the sums over a head's threads need them all.
+
+// The threads of a head that have pairs, the first ones; the others have numbers that stay.
+__host__ __device__ std::int64_t turning_threads(const RotaryShape& shape) {
+  return shape.pairs / kPack;
+}
 
 // The rotations of a thread's pairs at one position.
 struct ThreadTurns {
   Floats cosine;
   Floats sine;
+  bool exist;
 
-  __device__ ThreadTurns(const RotaryTurns& turns, std::int64_t row) {
+  __device__ ThreadTurns(const RotaryTurns& turns, const RotaryShape& shape, std::int64_t row)
+      : exist(threadIdx.x < turning_threads(shape)) {
+    if (!exist) return;
     const std::int64_t position =
         turns.positions != nullptr ? turns.positions[row] : turns.first + row % turns.tokens;
-    // blockDim.x threads cover the pairs of a head.
     const float* const frequencies =
-        turns.of_rows != nullptr ? turns.of_rows + row * blockDim.x * kPack : turns.frequencies;
+        turns.of_rows != nullptr ? turns.of_rows + row * shape.pairs : turns.frequencies;
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       const float angle =
@@ -36,6 +43,7 @@ struct ThreadTurns {
   }
 
   __device__ void forward(Floats& low, Floats& high) const {
+    if (!exist) return;
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       const float x = low[i];
@@ -45,6 +53,7 @@ struct ThreadTurns {
     }
   }
   __device__ void back(Floats& low, Floats& high) const {
+    if (!exist) return;
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       const float x = low[i];
@@ -75,46 +84,60 @@ __device__ float head_rstd(const Floats& low, const Floats& high, const RotarySh
   return 1.0F / sqrtf(squares / static_cast<float>(shape.head_dim) + epsilon);
 }
 
-// The index of a thread's low pack of a head among a row's packs.
-__device__ std::int64_t low_pack(const RotaryShape& shape, std::int64_t head) {
-  return head * (shape.head_dim / kPack) + threadIdx.x;
+// A thread's two packs of a head, among the head's: of its pairs' low and high numbers, or of
+// numbers behind all pairs, shared out in the same way.
+struct HeadPacks {
+  std::int64_t low;
+  std::int64_t high;
+
+  __device__ explicit HeadPacks(const RotaryShape& shape) {
+    const std::int64_t turning = turning_threads(shape);
+    const bool turns = threadIdx.x < turning;
+    low = threadIdx.x + (turns ? 0 : turning);
+    high = threadIdx.x + (turns ? turning : shape.head_dim / kPairPack);
+  }
+};
+
+// The index of a head's first pack among a row's packs.
+__device__ std::int64_t first_pack(const RotaryShape& shape, std::int64_t head) {
+  return head * (shape.head_dim / kPack);
 }
-__device__ std::int64_t half_packs(const RotaryShape& shape) { return shape.head_dim / kPairPack; }
 
 __device__ std::int64_t rounds_of(const RotaryShape& shape) {
   return (shape.heads + shape.kv_heads + blockDim.y - 1) / blockDim.y;
 }
 
 template <typename Scalar>
-__device__ void load_weights(const RotaryNorms& norms, const RotaryShape& shape, bool of_query,
+__device__ void load_weights(const RotaryNorms& norms, const HeadPacks& packs, bool of_query,
                              Floats& low, Floats& high) {
   const void* const weight = of_query ? norms.query : norms.key;
-  load_weight<Scalar>(weight, norms.are_fp32, threadIdx.x, low);
-  load_weight<Scalar>(weight, norms.are_fp32, threadIdx.x + half_packs(shape), high);
+  load_weight<Scalar>(weight, norms.are_fp32, packs.low, low);
+  load_weight<Scalar>(weight, norms.are_fp32, packs.high, high);
 }
 
 template <typename Scalar, bool kNorm>
 __global__ void __launch_bounds__(kMostThreads)
     rotary_kernel(const __grid_constant__ RotaryLaunch launch) {
   const RotaryShape& shape = launch.shape;
+  const HeadPacks packs(shape);
   const std::int64_t row = blockIdx.x;
-  const ThreadTurns turns(launch.turns, row);
+  const ThreadTurns turns(launch.turns, shape, row);
   for (std::int64_t round = 0; round < rounds_of(shape); ++round) {
     const std::int64_t head = round * blockDim.y + threadIdx.y;
     const bool exists = head < shape.heads + shape.kv_heads;
-    const std::int64_t pack = low_pack(shape, head);
+    const std::int64_t first = first_pack(shape, head);
     Floats low = {};
     Floats high = {};
     if (exists) {
       const auto* const from = static_cast<const Scalar*>(launch.from) + row * launch.from_columns;
-      load(from, pack, low);
-      load(from, pack + half_packs(shape), high);
+      load(from, first + packs.low, low);
+      load(from, first + packs.high, high);
     }
     if constexpr (kNorm) {
       const float rstd = head_rstd(low, high, shape, launch.norms.epsilon);
       Floats low_weight;
       Floats high_weight;
-      load_weights<Scalar>(launch.norms, shape, head < shape.heads, low_weight, high_weight);
+      load_weights<Scalar>(launch.norms, packs, head < shape.heads, low_weight, high_weight);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         low[i] *= rstd * low_weight[i];
@@ -124,8 +147,8 @@ __global__ void __launch_bounds__(kMostThreads)
     if (!exists) continue;
     turns.forward(low, high);
     auto* const to = static_cast<Scalar*>(launch.to) + row * launch.to_columns;
-    store(to, pack, low);
-    store(to, pack + half_packs(shape), high);
+    store(to, first + packs.low, low);
+    store(to, first + packs.high, high);
   }
 }
 
@@ -133,18 +156,19 @@ template <typename Scalar>
 __global__ void __launch_bounds__(kMostThreads)
     rotary_backward_kernel(const __grid_constant__ RotaryBackwardLaunch launch) {
   const RotaryShape& shape = launch.shape;
+  const HeadPacks packs(shape);
   const std::int64_t row = blockIdx.x;
-  const ThreadTurns turns(launch.turns, row);
+  const ThreadTurns turns(launch.turns, shape, row);
   auto* const gradient = static_cast<Scalar*>(launch.gradient) + row * launch.columns;
   for (std::int64_t head = threadIdx.y; head < shape.heads + shape.kv_heads; head += blockDim.y) {
-    const std::int64_t pack = low_pack(shape, head);
+    const std::int64_t first = first_pack(shape, head);
     Floats low;
     Floats high;
-    load(gradient, pack, low);
-    load(gradient, pack + half_packs(shape), high);
+    load(gradient, first + packs.low, low);
+    load(gradient, first + packs.high, high);
     turns.back(low, high);
-    store(gradient, pack, low);
-    store(gradient, pack + half_packs(shape), high);
+    store(gradient, first + packs.low, low);
+    store(gradient, first + packs.high, high);
   }
 }
 
@@ -158,14 +182,15 @@ struct WeightSums {
 __device__ void write_partials(const WeightSums& sums, const RotaryShape& shape, float* partials) {
   __shared__ float of_head[kMostThreads * kPairPack];
   const auto dim = static_cast<unsigned>(shape.head_dim);
+  const HeadPacks packs(shape);
 #pragma unroll
   for (int which = 0; which < 2; ++which) {
     float* const mine = of_head + threadIdx.y * dim;
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
-      mine[threadIdx.x * kPack + i] = sums.low[which][i];
-      mine[dim / 2 + threadIdx.x * kPack + i] = sums.high[which][i];
+      mine[packs.low * kPack + i] = sums.low[which][i];
+      mine[packs.high * kPack + i] = sums.high[which][i];
     }
     __syncthreads();
     const unsigned threads = blockDim.x * blockDim.y;
@@ -182,31 +207,32 @@ template <typename Scalar>
 __global__ void __launch_bounds__(kMostThreads)
     normed_rotary_backward_kernel(const __grid_constant__ RotaryBackwardLaunch launch) {
   const RotaryShape& shape = launch.shape;
+  const HeadPacks packs(shape);
   WeightSums sums = {};
   for (std::int64_t row = blockIdx.x; row < shape.rows; row += gridDim.x) {
-    const ThreadTurns turns(launch.turns, row);
+    const ThreadTurns turns(launch.turns, shape, row);
     auto* const gradient = static_cast<Scalar*>(launch.gradient) + row * launch.columns;
     const auto* const from = static_cast<const Scalar*>(launch.from) + row * launch.columns;
     for (std::int64_t round = 0; round < rounds_of(shape); ++round) {
       const std::int64_t head = round * blockDim.y + threadIdx.y;
       const bool exists = head < shape.heads + shape.kv_heads;
-      const std::int64_t pack = low_pack(shape, head);
+      const std::int64_t first = first_pack(shape, head);
       Floats low = {};
       Floats high = {};
       Floats x_low = {};
       Floats x_high = {};
       if (exists) {
-        load(gradient, pack, low);
-        load(gradient, pack + half_packs(shape), high);
-        load(from, pack, x_low);
-        load(from, pack + half_packs(shape), x_high);
+        load(gradient, first + packs.low, low);
+        load(gradient, first + packs.high, high);
+        load(from, first + packs.low, x_low);
+        load(from, first + packs.high, x_high);
       }
       turns.back(low, high);
       const bool of_query = head < shape.heads;
       const float rstd = head_rstd(x_low, x_high, shape, launch.norms.epsilon);
       Floats low_weight;
       Floats high_weight;
-      load_weights<Scalar>(launch.norms, shape, of_query, low_weight, high_weight);
+      load_weights<Scalar>(launch.norms, packs, of_query, low_weight, high_weight);
       const bool of_key = exists && !of_query;
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
@@ -228,8 +254,8 @@ __global__ void __launch_bounds__(kMostThreads)
         low[i] = __fmaf_rn(-x_low[i], along, low[i]) * rstd;
         high[i] = __fmaf_rn(-x_high[i], along, high[i]) * rstd;
       }
-      store(gradient, pack, low);
-      store(gradient, pack + half_packs(shape), high);
+      store(gradient, first + packs.low, low);
+      store(gradient, first + packs.high, high);
     }
   }
   write_partials(sums, shape, launch.partials);
@@ -238,6 +264,8 @@ __global__ void __launch_bounds__(kMostThreads)
 bool fits(const RotaryShape& shape, bool normed) {
   const std::int64_t lanes = shape.head_dim / kPairPack;
   if (shape.head_dim <= 0 || shape.head_dim % kPairPack != 0 || shape.head_dim > kMostHeadDim)
+    return false;
+  if (shape.pairs <= 0 || shape.pairs % kPack != 0 || 2 * shape.pairs > shape.head_dim)
     return false;
   return !normed || (lanes & (lanes - 1)) == 0;
 }

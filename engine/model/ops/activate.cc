@@ -57,28 +57,8 @@ void activate_backward(at::Tensor& input, at::Tensor& gradient, Activation activ
   accumulate_bias_gradient(bias_gradient, gradient);
 }
 
-at::Tensor silu_gated(const at::Tensor& gate_and_up) {
-  if (cuda_fuses_halves(gate_and_up)) return fused_silu_gated(gate_and_up);
-  const std::int64_t width = gate_and_up.size(-1) / 2;
-  return at::silu(gate_and_up.narrow(-1, 0, width)).mul_(gate_and_up.narrow(-1, width, width));
-}
-
-void silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient) {
-  if (cuda_fuses_halves(gate_and_up) && gradient.is_contiguous())
-    return fused_silu_gated_backward(gate_and_up, gradient);
-  const std::int64_t width = gate_and_up.size(-1) / 2;
-  at::Tensor gate = gate_and_up.narrow(-1, 0, width);
-  at::Tensor up = gate_and_up.narrow(-1, width, width);
-  const at::Tensor activated = at::silu(gate);
-  const at::Tensor grad_gate = at::silu_backward(gradient.mul(up), gate);
-  const at::Tensor product = activated.mul(up);
-  up.copy_(gradient.mul(activated));
-  gate.copy_(grad_gate);
-  gradient.copy_(product);
-}
-
 at::Tensor clamped_gated(const at::Tensor& gate_and_up, const ClampedGate& rule) {
-  if (cuda_fuses_halves(gate_and_up)) return fused_silu_gated(gate_and_up, rule);
+  if (cuda_fuses_halves(gate_and_up)) return fused_gated(gate_and_up, {.clamped = rule});
   const std::int64_t width = gate_and_up.size(-1) / 2;
   const at::Tensor gate = gate_and_up.narrow(-1, 0, width).clamp_max(rule.limit);
   at::Tensor opened = gate.mul(rule.alpha).sigmoid_().mul_(gate);
@@ -88,7 +68,7 @@ at::Tensor clamped_gated(const at::Tensor& gate_and_up, const ClampedGate& rule)
 void clamped_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient,
                             const ClampedGate& rule) {
   if (cuda_fuses_halves(gate_and_up) && gradient.is_contiguous())
-    return fused_silu_gated_backward(gate_and_up, gradient, rule);
+    return fused_gated_backward(gate_and_up, gradient, {.clamped = rule});
   const std::int64_t width = gate_and_up.size(-1) / 2;
   at::Tensor gate = gate_and_up.narrow(-1, 0, width);
   at::Tensor up = gate_and_up.narrow(-1, width, width);
@@ -109,14 +89,15 @@ void clamped_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient,
 }
 
 at::Tensor gated(const at::Tensor& gate_and_up, Activation activation) {
-  if (activation == Activation::kSilu) return silu_gated(gate_and_up);
+  if (cuda_fuses_halves(gate_and_up)) return fused_gated(gate_and_up, {.activation = activation});
   const std::int64_t width = gate_and_up.size(-1) / 2;
   return activate(gate_and_up.narrow(-1, 0, width), activation)
       .mul_(gate_and_up.narrow(-1, width, width));
 }
 
 void gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient, Activation activation) {
-  if (activation == Activation::kSilu) return silu_gated_backward(gate_and_up, gradient);
+  if (cuda_fuses_halves(gate_and_up) && gradient.is_contiguous())
+    return fused_gated_backward(gate_and_up, gradient, {.activation = activation});
   const std::int64_t width = gate_and_up.size(-1) / 2;
   at::Tensor gate = gate_and_up.narrow(-1, 0, width);
   at::Tensor up = gate_and_up.narrow(-1, width, width);

@@ -14,20 +14,17 @@ at::Tensor activate(const at::Tensor& input, Activation activation);
 void activate_backward(at::Tensor& input, at::Tensor& gradient, Activation activation,
                        const at::Tensor& bias_gradient);
 
-// The gated middle (Shazeer, "GLU Variants Improve Transformer", 2020): the SiLU of a gate,
+// The gated middle (Shazeer, "GLU Variants Improve Transformer", 2020): an activation of a gate,
 // multiplied by the other half. Both are in one tensor [..., 2 F], with the gates first. Returns
 // [..., F].
-at::Tensor silu_gated(const at::Tensor& gate_and_up);
+at::Tensor gated(const at::Tensor& gate_and_up, Activation activation);
 
-// In place: gate_and_up becomes its gradient. `gradient` is that of silu_gated()'s output, and
-// becomes that output, [..., F].
-void silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient);
+// In place: gate_and_up becomes its gradient. `gradient` is that of gated()'s output, and becomes
+// that output, [..., F].
+void gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient, Activation activation);
 
 // The same with gpt-oss' gate.
 at::Tensor clamped_gated(const at::Tensor& gate_and_up, const ClampedGate& rule);
 void clamped_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient, const ClampedGate& rule);
-// The same with another activation of the gate.
-at::Tensor gated(const at::Tensor& gate_and_up, Activation activation);
-void gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient, Activation activation);
 
 }  // namespace sluice::engine

@@ -81,18 +81,25 @@ FusedNorm norm_forward(const at::Tensor& sum, const at::Tensor* residual, const 
 
 constexpr std::int64_t kRotaryMultiple = 16;
 
-bool fits_rotary(const at::Tensor& packed, const HeadShape& heads) {
+std::int64_t pairs_of(const Rotary& rotary) {
+  return static_cast<std::int64_t>(rotary.frequencies.of_pair.size());
+}
+
+bool fits_rotary(const at::Tensor& packed, const Rotary& rotary) {
+  const HeadShape& heads = rotary.heads;
   return packed.is_cuda() && c10::isReducedFloatingType(packed.scalar_type()) &&
-         packed.is_contiguous() && heads.head_dim % kRotaryMultiple == 0 &&
-         heads.head_dim <= 2 * kMostRotaryPairs &&
+         packed.is_contiguous() && heads.head_dim % kRotaryMultiple == 0 && pairs_of(rotary) > 0 &&
+         pairs_of(rotary) % kPackNumbers == 0 && heads.head_dim <= 2 * kMostRotaryPairs &&
          reinterpret_cast<std::uintptr_t>(packed.const_data_ptr()) % kPackBytes == 0;
 }
 
-RotaryShape rotary_shape(const at::Tensor& packed, const HeadShape& heads) {
+RotaryShape rotary_shape(const at::Tensor& packed, const Rotary& rotary) {
+  const HeadShape& heads = rotary.heads;
   return {.rows = packed.numel() / packed.size(-1),
           .heads = heads.heads,
           .kv_heads = heads.kv_heads,
           .head_dim = heads.head_dim,
+          .pairs = pairs_of(rotary),
           .dtype = dtype_of(packed)};
 }
 
@@ -199,31 +206,32 @@ bool cuda_fuses_halves(const at::Tensor& rows) {
          reinterpret_cast<std::uintptr_t>(rows.const_data_ptr()) % kPackBytes == 0;
 }
 
-at::Tensor fused_silu_gated(const at::Tensor& gate_and_up, const ClampedGate& clamped) {
+at::Tensor fused_gated(const at::Tensor& gate_and_up, const GateRule& rule) {
   const c10::cuda::CUDAGuard guard(gate_and_up.device());
   std::vector<std::int64_t> sizes = gate_and_up.sizes().vec();
   sizes.back() /= 2;
   at::Tensor product = at::empty(sizes, gate_and_up.options());
-  C10_CUDA_CHECK(launch_silu_gated({.gate_and_up = gate_and_up.const_data_ptr(),
-                                    .product = product.mutable_data_ptr(),
-                                    .rows = product.numel() / product.size(-1),
-                                    .columns = product.size(-1),
-                                    .clamped = clamped,
-                                    .dtype = dtype_of(product)},
-                                   c10::cuda::getCurrentCUDAStream()));
+  C10_CUDA_CHECK(launch_gated({.gate_and_up = gate_and_up.const_data_ptr(),
+                               .product = product.mutable_data_ptr(),
+                               .rows = product.numel() / product.size(-1),
+                               .columns = product.size(-1),
+                               .activation = rule.activation,
+                               .clamped = rule.clamped,
+                               .dtype = dtype_of(product)},
+                              c10::cuda::getCurrentCUDAStream()));
   return product;
 }
 
-void fused_silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient,
-                               const ClampedGate& clamped) {
+void fused_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient, const GateRule& rule) {
   const c10::cuda::CUDAGuard guard(gradient.device());
-  C10_CUDA_CHECK(launch_silu_gated_backward({.gate_and_up = gate_and_up.mutable_data_ptr(),
-                                             .gradient = gradient.mutable_data_ptr(),
-                                             .rows = gradient.numel() / gradient.size(-1),
-                                             .columns = gradient.size(-1),
-                                             .clamped = clamped,
-                                             .dtype = dtype_of(gradient)},
-                                            c10::cuda::getCurrentCUDAStream()));
+  C10_CUDA_CHECK(launch_gated_backward({.gate_and_up = gate_and_up.mutable_data_ptr(),
+                                        .gradient = gradient.mutable_data_ptr(),
+                                        .rows = gradient.numel() / gradient.size(-1),
+                                        .columns = gradient.size(-1),
+                                        .activation = rule.activation,
+                                        .clamped = rule.clamped,
+                                        .dtype = dtype_of(gradient)},
+                                       c10::cuda::getCurrentCUDAStream()));
 }
 
 at::Tensor fused_sum_of_rows(const at::Tensor& rows, const at::Tensor& places,
@@ -244,13 +252,13 @@ at::Tensor fused_sum_of_rows(const at::Tensor& rows, const at::Tensor& places,
   return sums;
 }
 
-bool cuda_rotates(const at::Tensor& packed, const HeadShape& heads) {
-  return fits_rotary(packed, heads);
+bool cuda_rotates(const at::Tensor& packed, const Rotary& rotary) {
+  return fits_rotary(packed, rotary);
 }
 
-bool cuda_rotates_normed(const at::Tensor& packed, const HeadShape& heads) {
-  const std::int64_t lanes = heads.head_dim / kRotaryMultiple;
-  return fits_rotary(packed, heads) && (lanes & (lanes - 1)) == 0;
+bool cuda_rotates_normed(const at::Tensor& packed, const Rotary& rotary) {
+  const std::int64_t lanes = rotary.heads.head_dim / kRotaryMultiple;
+  return fits_rotary(packed, rotary) && (lanes & (lanes - 1)) == 0;
 }
 
 void fused_rotate(const at::Tensor& from, at::Tensor& to, const HeadNorms* norms,
@@ -260,7 +268,7 @@ void fused_rotate(const at::Tensor& from, at::Tensor& to, const HeadNorms* norms
                                 .to = to.mutable_data_ptr(),
                                 .from_columns = from.size(-1),
                                 .to_columns = to.size(-1),
-                                .shape = rotary_shape(from, rotary.heads),
+                                .shape = rotary_shape(from, rotary),
                                 .turns = rotary_turns(from, rotary),
                                 .norms = rotary_norms(norms)},
                                c10::cuda::getCurrentCUDAStream()));
@@ -273,7 +281,7 @@ void fused_rotate_backward(at::Tensor& gradient, const at::Tensor* from, const H
   RotaryBackwardLaunch launch = {.gradient = gradient.mutable_data_ptr(),
                                  .from = from == nullptr ? nullptr : from->const_data_ptr(),
                                  .columns = gradient.size(-1),
-                                 .shape = rotary_shape(gradient, rotary.heads),
+                                 .shape = rotary_shape(gradient, rotary),
                                  .turns = rotary_turns(gradient, rotary),
                                  .norms = rotary_norms(norms)};
   if (norms == nullptr) {

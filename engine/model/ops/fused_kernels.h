@@ -57,9 +57,12 @@ void fused_activation_backward(at::Tensor& input, at::Tensor& gradient, Activati
 // Whether each half of the rows suits a kernel on its own.
 bool cuda_fuses_halves(const at::Tensor& rows);
 // See activate.h.
-at::Tensor fused_silu_gated(const at::Tensor& gate_and_up, const ClampedGate& clamped = {});
-void fused_silu_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient,
-                               const ClampedGate& clamped = {});
+struct GateRule {
+  Activation activation = Activation::kSilu;
+  ClampedGate clamped = {};  // instead of `activation`, if it exists
+};
+at::Tensor fused_gated(const at::Tensor& gate_and_up, const GateRule& rule);
+void fused_gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient, const GateRule& rule);
 
 // [T, n] from rows [R, n]: for each t, the sum of rows places[j, t] over j, times weights[t, j]
 // (fp32) unless undefined. `places`: int64 [k, T].
@@ -68,8 +71,8 @@ at::Tensor fused_sum_of_rows(const at::Tensor& rows, const at::Tensor& places,
 
 // See rotary.h. `packed`: rows of queries, keys, and values that are not touched. Fewer shapes fit
 // with norms of heads.
-bool cuda_rotates(const at::Tensor& packed, const HeadShape& heads);
-bool cuda_rotates_normed(const at::Tensor& packed, const HeadShape& heads);
+bool cuda_rotates(const at::Tensor& packed, const Rotary& rotary);
+bool cuda_rotates_normed(const at::Tensor& packed, const Rotary& rotary);
 // Without norms, `norms` is null, and `to` may be `from`.
 void fused_rotate(const at::Tensor& from, at::Tensor& to, const HeadNorms* norms,
                   const Rotary& rotary);

@@ -31,19 +31,19 @@ void fused_activation_backward(at::Tensor& /*input*/, at::Tensor& /*gradient*/,
   no_fused_kernels();
 }
 bool cuda_fuses_halves(const at::Tensor& /*rows*/) { return false; }
-at::Tensor fused_silu_gated(const at::Tensor& /*gate_and_up*/, const ClampedGate& /*clamped*/) {
+at::Tensor fused_gated(const at::Tensor& /*gate_and_up*/, const GateRule& /*rule*/) {
   no_fused_kernels();
 }
-void fused_silu_gated_backward(at::Tensor& /*gate_and_up*/, at::Tensor& /*gradient*/,
-                               const ClampedGate& /*clamped*/) {
+void fused_gated_backward(at::Tensor& /*gate_and_up*/, at::Tensor& /*gradient*/,
+                          const GateRule& /*rule*/) {
   no_fused_kernels();
 }
 at::Tensor fused_sum_of_rows(const at::Tensor& /*rows*/, const at::Tensor& /*places*/,
                              const at::Tensor& /*weights*/) {
   no_fused_kernels();
 }
-bool cuda_rotates(const at::Tensor& /*packed*/, const HeadShape& /*heads*/) { return false; }
-bool cuda_rotates_normed(const at::Tensor& /*packed*/, const HeadShape& /*heads*/) { return false; }
+bool cuda_rotates(const at::Tensor& /*packed*/, const Rotary& /*rotary*/) { return false; }
+bool cuda_rotates_normed(const at::Tensor& /*packed*/, const Rotary& /*rotary*/) { return false; }
 void fused_rotate(const at::Tensor& /*from*/, at::Tensor& /*to*/, const HeadNorms* /*norms*/,
                   const Rotary& /*rotary*/) {
   no_fused_kernels();

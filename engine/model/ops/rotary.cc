@@ -73,16 +73,8 @@ at::Tensor both_of(const at::Tensor& packed, const HeadShape& heads) {
       .unflatten(-1, {heads.heads + heads.kv_heads, heads.head_dim});
 }
 
-bool turns_whole_heads(const Rotary& rotary) {
-  return 2 * static_cast<std::int64_t>(rotary.frequencies.of_pair.size()) == rotary.heads.head_dim;
-}
-
-bool fuses(const at::Tensor& packed, const Rotary& rotary) {
-  return turns_whole_heads(rotary) && cuda_rotates_normed(packed, rotary.heads);
-}
-
 void turn_packed(at::Tensor& packed, const Rotary& rotary, Way way) {
-  if (turns_whole_heads(rotary) && cuda_rotates(packed, rotary.heads)) {
+  if (cuda_rotates(packed, rotary)) {
     if (way == Way::kForward)
       fused_rotate(packed, packed, nullptr, rotary);
     else
@@ -112,7 +104,7 @@ void rotate_backward(at::Tensor& gradient, const Rotary& rotary) {
 
 at::Tensor norm_and_rotate(const at::Tensor& packed, const HeadNorms& norms, const Rotary& rotary) {
   const HeadShape& heads = rotary.heads;
-  if (fuses(packed, rotary)) {
+  if (cuda_rotates_normed(packed, rotary)) {
     std::vector<std::int64_t> sizes = packed.sizes().vec();
     sizes.back() = heads.query_width() + heads.key_width();
     at::Tensor turned = at::empty(sizes, packed.options());
@@ -131,7 +123,7 @@ void norm_and_rotate_backward(at::Tensor& gradient, const at::Tensor& packed,
                               const HeadNorms& norms, const HeadNormWeights& gradients,
                               const Rotary& rotary) {
   const HeadShape& heads = rotary.heads;
-  if (fuses(packed, rotary) && cuda_rotates_normed(gradient, heads)) {
+  if (cuda_rotates_normed(packed, rotary) && cuda_rotates_normed(gradient, rotary)) {
     if (gradients.query.defined())
       return fused_rotate_backward(gradient, &packed, &norms, &gradients, rotary);
     // The kernel always sums the weights' gradients, wanted or not.

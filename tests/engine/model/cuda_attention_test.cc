@@ -137,57 +137,65 @@ TEST_P(CudaAttention, DocumentsMatchPlainAttention) {
     expect_matches_plain(GetParam(), {.heads = 4, .kv_heads = 2, .head_dim = 64}, window, true);
 }
 
+// `pairs`: rotated, of each head.
+void expect_turned(at::ScalarType dtype, const HeadShape& heads, std::int64_t pairs) {
+  constexpr std::int64_t kTokens = 77;
+  constexpr double kEpsilon = 1e-5;
+  SCOPED_TRACE(heads.head_dim * 1000 + pairs);
+  const std::int64_t head_dim = heads.head_dim;
+  RotaryFrequencies frequencies = {.scale = 1.25F};
+  for (std::int64_t pair = 0; pair < pairs; ++pair)
+    frequencies.of_pair.push_back(1.0F / static_cast<float>(1 + pair * pair));
+  const at::Tensor qkv = at::randn({2, kTokens, heads.width()}).to(dtype);
+  const at::Tensor gradient = at::randn({2, kTokens, heads.width()}).to(dtype);
+  const at::Tensor of_query = at::randn({head_dim}).to(dtype);
+  const at::Tensor of_key = at::randn({head_dim}).to(dtype);
+  const Documents documents = documents_of(kTokens, {20, 21, 60});
+  const Documents there = on_cuda(documents);
+  const at::Tensor own = at::rand({2 * kTokens, pairs});
+  // Documents, and documents with their own frequencies.
+  for (const int packed : {0, 1, 2}) {
+    const auto pass = [&](const at::Tensor& from, const at::Tensor& grad, const Documents* cut) {
+      const Rotary rotary = {heads,
+                             frequencies,
+                             {.first = packed != 0 ? 0 : 5, .documents = cut},
+                             packed == 2 ? own.to(from.device()) : at::Tensor()};
+      const auto like = [&](const at::Tensor& weight) { return weight.to(from.options()); };
+      const at::Tensor query_weight = like(of_query);
+      const at::Tensor key_weight = like(of_key);
+      const HeadNorms norms = {{query_weight, key_weight}, kEpsilon};
+      const auto sums =
+          from.options().dtype(from.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+      const at::Tensor query_sum = at::ones({head_dim}, sums);
+      const at::Tensor key_sum = at::ones({head_dim}, sums);
+      at::Tensor turned = from.clone();
+      rotate(turned, rotary);
+      at::Tensor back = grad.clone();
+      rotate_backward(back, rotary);
+      at::Tensor normed_back = grad.clone();
+      const at::Tensor normed = norm_and_rotate(from, norms, rotary);
+      norm_and_rotate_backward(normed_back, from, norms, {query_sum, key_sum}, rotary);
+      return std::vector<at::Tensor>{turned, back, normed, normed_back, query_sum, key_sum};
+    };
+    const auto ours = pass(qkv.cuda(), gradient.cuda(), packed != 0 ? &there : nullptr);
+    const auto again = pass(qkv.cuda(), gradient.cuda(), packed != 0 ? &there : nullptr);
+    const auto expected =
+        pass(qkv.to(at::kDouble), gradient.to(at::kDouble), packed != 0 ? &documents : nullptr);
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      EXPECT_LT(error(ours[i], expected[i]), 5e-3) << packed << " " << i;
+      EXPECT_TRUE(ours[i].equal(again[i])) << packed << " " << i;
+    }
+  }
+}
+
 // Rotations of heads with and without norms, compared with ATen's operators in float64.
 TEST_P(CudaAttention, TurnsOfHeadsMatchFloat64) {
-  constexpr double kEpsilon = 1e-5;
-  const std::int64_t tokens = 77;
   for (const std::int64_t head_dim : {16, 64, 80, 128, 256}) {
     for (const HeadShape& heads : {HeadShape{.heads = 5, .kv_heads = 1, .head_dim = head_dim},
                                    HeadShape{.heads = 32, .kv_heads = 8, .head_dim = head_dim}}) {
-      RotaryFrequencies frequencies = {.scale = 1.25F};
-      for (std::int64_t pair = 0; pair < head_dim / 2; ++pair)
-        frequencies.of_pair.push_back(1.0F / static_cast<float>(1 + pair * pair));
-      const at::Tensor qkv = at::randn({2, tokens, heads.width()}).to(GetParam());
-      const at::Tensor gradient = at::randn({2, tokens, heads.width()}).to(GetParam());
-      const at::Tensor of_query = at::randn({head_dim}).to(GetParam());
-      const at::Tensor of_key = at::randn({head_dim}).to(GetParam());
-      const Documents documents = documents_of(tokens, {20, 21, 60});
-      const Documents there = on_cuda(documents);
-      const at::Tensor own = at::rand({2 * tokens, head_dim / 2});
-      // Documents, and documents with their own frequencies.
-      for (const int packed : {0, 1, 2}) {
-        const auto pass = [&](const at::Tensor& from, const at::Tensor& grad,
-                              const Documents* cut) {
-          const Rotary rotary = {heads,
-                                 frequencies,
-                                 {.first = packed != 0 ? 0 : 5, .documents = cut},
-                                 packed == 2 ? own.to(from.device()) : at::Tensor()};
-          const auto like = [&](const at::Tensor& weight) { return weight.to(from.options()); };
-          const at::Tensor query_weight = like(of_query);
-          const at::Tensor key_weight = like(of_key);
-          const HeadNorms norms = {{query_weight, key_weight}, kEpsilon};
-          const auto sums =
-              from.options().dtype(from.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-          const at::Tensor query_sum = at::ones({head_dim}, sums);
-          const at::Tensor key_sum = at::ones({head_dim}, sums);
-          at::Tensor turned = from.clone();
-          rotate(turned, rotary);
-          at::Tensor back = grad.clone();
-          rotate_backward(back, rotary);
-          at::Tensor normed_back = grad.clone();
-          const at::Tensor normed = norm_and_rotate(from, norms, rotary);
-          norm_and_rotate_backward(normed_back, from, norms, {query_sum, key_sum}, rotary);
-          return std::vector<at::Tensor>{turned, back, normed, normed_back, query_sum, key_sum};
-        };
-        const auto ours = pass(qkv.cuda(), gradient.cuda(), packed != 0 ? &there : nullptr);
-        const auto again = pass(qkv.cuda(), gradient.cuda(), packed != 0 ? &there : nullptr);
-        const auto expected =
-            pass(qkv.to(at::kDouble), gradient.to(at::kDouble), packed != 0 ? &documents : nullptr);
-        for (std::size_t i = 0; i < ours.size(); ++i) {
-          EXPECT_LT(error(ours[i], expected[i]), 5e-3) << head_dim << " " << packed << " " << i;
-          EXPECT_TRUE(ours[i].equal(again[i])) << head_dim << " " << packed << " " << i;
-        }
-      }
+      // Whole heads, and their first quarter.
+      expect_turned(GetParam(), heads, head_dim / 2);
+      expect_turned(GetParam(), heads, head_dim / 8);
     }
   }
 }

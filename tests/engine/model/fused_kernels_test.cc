@@ -32,6 +32,8 @@ namespace sluice::engine {
 namespace {
 
 constexpr double kEpsilon = 1e-5;
+constexpr Activation kActivations[] = {Activation::kGeluTanh, Activation::kGelu, Activation::kRelu,
+                                       Activation::kSilu};
 
 struct Case {
   at::ScalarType dtype;
@@ -178,26 +180,32 @@ TEST_P(FusedKernelsCuda, RmsNormBehindAResidualAndItsGradientMatchFloat64) {
   }
 }
 
-TEST_P(FusedKernelsCuda, SiluGateAndItsGradientMatchFloat64) {
-  // Values far into both tails.
+TEST_P(FusedKernelsCuda, GatesAndTheirGradientsMatchFloat64) {
+  // Values far into both tails, and zeros.
   const at::Tensor both =
       (numbers({GetParam().rows, 2 * GetParam().columns}).to(at::kFloat) * 6).to(GetParam().dtype);
+  both.narrow(1, 0, 1).zero_();
+  both.narrow(1, 1, 1).fill_(-60000);
+  both.narrow(1, GetParam().columns, 3).zero_();
   const at::Tensor gradient = rows();
-  const std::vector<at::Tensor> ours = twice([&] {
-    at::Tensor gate_and_up = both.cuda();
-    at::Tensor grad = gradient.cuda();
-    const at::Tensor product = silu_gated(gate_and_up);
-    silu_gated_backward(gate_and_up, grad);
-    return std::vector<at::Tensor>{product, gate_and_up, grad};
-  });
-  at::Tensor gate_and_up = both.to(at::kDouble);
-  at::Tensor grad = gradient.to(at::kDouble);
-  const at::Tensor product = silu_gated(gate_and_up);
-  silu_gated_backward(gate_and_up, grad);
-  EXPECT_LT(error(ours[0], product), rounding());
-  EXPECT_LT(error(ours[1], gate_and_up), rounding());
-  EXPECT_TRUE(ours[2].equal(ours[0]));  // the product again
-  EXPECT_TRUE(ours[1].isfinite().all().item<bool>());
+  for (const Activation activation : kActivations) {
+    SCOPED_TRACE(static_cast<int>(activation));
+    const std::vector<at::Tensor> ours = twice([&] {
+      at::Tensor gate_and_up = both.cuda();
+      at::Tensor grad = gradient.cuda();
+      const at::Tensor product = gated(gate_and_up, activation);
+      gated_backward(gate_and_up, grad, activation);
+      return std::vector<at::Tensor>{product, gate_and_up, grad};
+    });
+    at::Tensor gate_and_up = both.to(at::kDouble);
+    at::Tensor grad = gradient.to(at::kDouble);
+    const at::Tensor product = gated(gate_and_up, activation);
+    gated_backward(gate_and_up, grad, activation);
+    EXPECT_LT(error(ours[0], product), rounding());
+    EXPECT_LT(error(ours[1], gate_and_up), rounding());
+    EXPECT_TRUE(ours[2].equal(ours[0]));  // the product again
+    EXPECT_TRUE(ours[1].isfinite().all().item<bool>());
+  }
 }
 
 TEST_P(FusedKernelsCuda, ClampedGatesMatchFloat64) {
@@ -220,9 +228,6 @@ TEST_P(FusedKernelsCuda, ClampedGatesMatchFloat64) {
   EXPECT_LT(error(ours[1], gate_and_up), rounding());
   EXPECT_TRUE(ours[2].equal(ours[0]));  // the product again
 }
-
-constexpr Activation kActivations[] = {Activation::kGeluTanh, Activation::kGelu, Activation::kRelu,
-                                       Activation::kSilu};
 
 // Computed by ATen on the CPU in float64: the function of x, and its gradient.
 std::array<at::Tensor, 2> expected_activation(const at::Tensor& x, const at::Tensor& gradient,
