@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "engine/model/fp32_pieces.h"
+#include "engine/model/ops/delta_kernels.h"
 
 namespace sluice::engine {
 namespace {
@@ -86,6 +87,7 @@ void for_each_piece(const at::Tensor& input, const Visit& visit) {
 
 at::Tensor causal_conv_silu(const at::Tensor& input, const at::Tensor& weight,
                             const Documents* documents) {
+  if (cuda_convolves(input, weight)) return fused_conv_silu(input, weight, documents);
   at::Tensor output = at::empty(input.sizes(), input.options());
   for_each_piece(input, [&](std::int64_t first, std::int64_t channels) {
     const Channels some(input.narrow(-1, first, channels), weight.narrow(0, first, channels),
@@ -98,6 +100,10 @@ at::Tensor causal_conv_silu(const at::Tensor& input, const at::Tensor& weight,
 void causal_conv_silu_backward(const at::Tensor& grad_output, const at::Tensor& input,
                                const at::Tensor& weight, const Documents* documents,
                                const at::Tensor& grad_input, const at::Tensor& weight_gradient) {
+  if (cuda_convolves(input, weight) && cuda_convolves(grad_output, weight) &&
+      cuda_convolves(grad_input, weight))
+    return fused_conv_silu_backward(grad_output, input, weight, documents,
+                                    {.input = grad_input, .weight = weight_gradient});
   for_each_piece(input, [&](std::int64_t first, std::int64_t channels) {
     const Channels some(input.narrow(-1, first, channels), weight.narrow(0, first, channels),
                         documents);

@@ -2,8 +2,8 @@
 // few tokens of its document, itself included.
 //
 // Sums in fp32 (float64 for float64), rounded to the input's dtype before the SiLU, as in
-// transformers. fp32 copies are of a bounded number of channels at a time. The same arithmetic on
-// CPU and CUDA.
+// transformers. fp32 copies are of a bounded number of channels at a time; the kernel of
+// delta_kernels.h makes none.
 //
 // Shapes: input [B, T, C], perhaps a view; weight [C, 1, taps], whose last tap is the token itself.
 #pragma once

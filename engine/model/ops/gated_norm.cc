@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "engine/model/fp32_pieces.h"
+#include "engine/model/ops/delta_kernels.h"
 
 namespace sluice::engine {
 namespace {
@@ -47,6 +48,7 @@ Normed normed_of(const at::Tensor& input, double epsilon) {
 
 at::Tensor gated_rms_norm(const at::Tensor& input, const at::Tensor& gate, const at::Tensor& weight,
                           double epsilon) {
+  if (cuda_norms_gated(input, gate, weight)) return fused_gated_norm(input, gate, weight, epsilon);
   at::Tensor output = at::empty(input.sizes(), input.options());
   const std::int64_t dim = weight.size(0);
   for_each_piece(input, [&](std::int64_t first, std::int64_t rows) {
@@ -61,6 +63,10 @@ at::Tensor gated_rms_norm(const at::Tensor& input, const at::Tensor& gate, const
 void gated_rms_norm_backward(const at::Tensor& gradient, const at::Tensor& input,
                              const at::Tensor& gate, const at::Tensor& weight, double epsilon,
                              const at::Tensor& grad_gate, const at::Tensor& weight_gradient) {
+  if (cuda_norms_gated(input, gate, weight) && cuda_norms_gated(gradient, grad_gate, weight))
+    return fused_gated_norm_backward(
+        input, gate, weight, epsilon,
+        {.output = gradient, .gate = grad_gate, .weight = weight_gradient});
   const at::ScalarType wide = wide_of(input);
   const std::int64_t dim = weight.size(0);
   const at::Tensor gain = weight.to(wide);

@@ -1,6 +1,6 @@
 // Gates of what attends: an RMSNorm of each head times the SiLU of a gate, as in transformers'
 // RMSNormGated, and a sigmoid gate. Statistics and the SiLU in fp32 (float64 for float64), some
-// rows at a time.
+// rows at a time, or in the kernel of delta_kernels.h, which does not round between them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
