@@ -18,7 +18,6 @@
 
 #include "engine/model/ops/causal_conv.h"
 #include "engine/model/ops/gated_norm.h"
-#include "tests/engine/model/rounding_error.h"
 
 namespace sluice::engine {
 namespace {
@@ -39,12 +38,20 @@ Documents documents_of(const std::vector<std::int64_t>& lengths, std::int64_t ro
   return {.positions = at::tensor(positions).view({rows, -1})};
 }
 
-// The error of all, and of the tokens after the first, whose numbers may be far larger.
+// The error relative to the larger of the numbers' size and 0.1: far in a SiLU's tail, the rounding
+// of its argument changes a tiny result by much.
+double size_error(const at::Tensor& ours, const at::Tensor& expected) {
+  const at::Tensor host = ours.cpu().to(at::kDouble);
+  const double least = 0.1 * std::sqrt(static_cast<double>(expected.numel()));
+  return (host - expected).norm().item<double>() / std::max(expected.norm().item<double>(), least);
+}
+
+// Of all, and of the tokens after the first, whose numbers may be far larger.
 double difference(const at::Tensor& ours, const at::Tensor& expected) {
-  const double all = error(ours, expected);
+  const double all = size_error(ours, expected);
   if (ours.dim() != 3 || ours.size(1) == 1) return all;
   const std::int64_t count = ours.size(1) - 1;
-  return std::max(all, error(ours.narrow(1, 1, count), expected.narrow(1, 1, count)));
+  return std::max(all, size_error(ours.narrow(1, 1, count), expected.narrow(1, 1, count)));
 }
 
 // Rows with hostile numbers: zeros, and from column `first` on two far in the tails of a SiLU.
@@ -124,7 +131,7 @@ TEST_F(DeltaKernelsCuda, NormsWithAGateAsInFloat64) {
         const at::Tensor gates = hostile({2, tokens, width + 16}, 8, dtype);
         const at::Tensor weight = at::randn({dim}, at::kDouble).to(dtype);
         const at::Tensor gradient = at::randn({2, tokens, width}, at::kDouble).to(dtype);
-        if (tokens > 1) input.select(1, 0).zero_();  // its deviation is that of epsilon alone
+        if (tokens > 1) input.select(1, 0).mul_(0.1);  // a large reciprocal deviation
         const auto pass = [&](at::TensorOptions options) {
           const bool is_double = options.dtype() == at::kDouble;
           const at::Tensor sums =
