@@ -31,7 +31,7 @@ std::uint64_t block_idle_elements(const BlockSpec& block) {
 
 std::int64_t delta_backward_numbers(const DeltaHeads& heads, std::int64_t chunk) {
   const std::int64_t states = 3 * heads.key_dim * heads.value_dim / chunk;
-  return 20 * heads.key_dim + 12 * heads.value_dim + 12 * chunk + states;
+  return 20 * heads.key_dim + 12 * heads.value_dim + 13 * chunk + states;
 }
 
 AttentionCosts attention_costs(const BlockSpec& block) {

@@ -1,190 +1,224 @@
+#include <mma.h>
+
+#include <type_traits>
+
 #include "engine/model/kernels/delta_launch.h"
 
 namespace sluice::engine {
 namespace {
 
-constexpr int kThreads = 256;
+// Products are of tiles on tensor cores: factors in TF32, sums in fp32. A warp has one row of tiles
+// of a chunk, and every fourth one of a state.
+constexpr int kTile = 16;
+constexpr int kWarp = 32;
 constexpr int kChunk = static_cast<int>(kScanChunk);
 constexpr int kColumns = static_cast<int>(kScanColumns);
-constexpr int kPairs = kColumns / 2;          // of columns; a thread has one
-constexpr int kGroups = kThreads / kPairs;    // of rows
-constexpr int kChunkRows = kChunk / kGroups;  // a thread's, of a chunk
-constexpr int kInner = 16;                    // of a matrix in shared memory at a time
-constexpr int kPadding = 4;                   // keeps rows aligned to 16 bytes
+constexpr int kWarps = kChunk / kTile;
+constexpr int kThreads = kWarps * kWarp;
+
+static_assert(kColumns == kTile);
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+
+namespace wmma = nvcuda::wmma;
+
+constexpr int kStep = 8;               // of a product's inner dimension
+constexpr int kStride = kColumns + 4;  // of rows in shared memory; fewer bank conflicts
+
+using Sum = wmma::fragment<wmma::accumulator, kTile, kTile, kStep, float>;
+
+template <typename Fragment>
+__device__ void round_factors(Fragment& factors, float sign) {
+#pragma unroll
+  for (int i = 0; i < factors.num_elements; ++i)
+    factors.x[i] = wmma::__float_to_tf32(sign * factors.x[i]);
+}
+
+// A matrix [rows, inner] in global memory, or with kTransposed [inner, rows].
+struct Left {
+  const float* numbers;
+  std::int64_t stride;
+};
+struct Right {
+  const float* numbers;  // [inner, kColumns]
+  std::int64_t stride;
+};
+
+// Adds the tile at `row` of left @ right, or of its negative.
+template <int kInner, bool kTransposed>
+__device__ void add_product(Sum& sum, const Left& left, int row, const Right& right,
+                            float sign = 1) {
+  using Layout = std::conditional_t<kTransposed, wmma::col_major, wmma::row_major>;
+#pragma unroll 8
+  for (int k = 0; k < kInner; k += kStep) {
+    wmma::fragment<wmma::matrix_a, kTile, kTile, kStep, wmma::precision::tf32, Layout> a;
+    wmma::fragment<wmma::matrix_b, kTile, kTile, kStep, wmma::precision::tf32, wmma::row_major> b;
+    wmma::load_matrix_sync(
+        a, left.numbers + (kTransposed ? k * left.stride + row : row * left.stride + k),
+        static_cast<unsigned>(left.stride));
+    wmma::load_matrix_sync(b, right.numbers + k * right.stride,
+                           static_cast<unsigned>(right.stride));
+    round_factors(a, sign);
+    round_factors(b, 1);
+    wmma::mma_sync(sum, a, b, sum);
+  }
+}
+
+__device__ void put(const Sum& from, float* to, std::int64_t stride) {
+  wmma::store_matrix_sync(to, from, static_cast<unsigned>(stride), wmma::mem_row_major);
+}
+__device__ void get(Sum& to, const float* from, std::int64_t stride) {
+  wmma::load_matrix_sync(to, from, static_cast<unsigned>(stride), wmma::mem_row_major);
+}
+__device__ void scale(Sum& sum, float by) {
+#pragma unroll
+  for (int i = 0; i < sum.num_elements; ++i) sum.x[i] *= by;
+}
 
 template <int kKeyDim>
-struct Shared {
-  float state[kKeyDim * kColumns];
-  float written[kChunk * kColumns];
-  float gradient[kChunk * kColumns];
-  float tile[kInner * (kKeyDim + kPadding)];
+struct alignas(128) Shared {
+  float state[kKeyDim * kStride];
+  float written[kChunk * kStride];
 };
 
-// A thread's place in a tile of `rows` per thread.
-struct Place {
-  __device__ explicit Place(int rows)
-      : first_row(static_cast<int>(threadIdx.x) / kPairs * rows),
-        column(static_cast<int>(threadIdx.x) % kPairs * 2) {}
-  int first_row;
-  int column;
+// A warp's tiles of a state.
+template <int kKeyDim>
+struct State {
+  static constexpr int kTiles = kKeyDim / kTile / kWarps;
+  Sum tiles[kTiles];
+
+  __device__ static int row(int tile) {
+    return (static_cast<int>(threadIdx.x) / kWarp + tile * kWarps) * kTile;
+  }
+  __device__ void put(float* to, std::int64_t stride) const {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+      engine::put(tiles[tile], to + row(tile) * stride, stride);
+  }
+  // Adds the transpose of left [kChunk, kKeyDim], times right.
+  __device__ void add(const Left& left, const Right& right, float sign = 1) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+      add_product<kChunk, true>(tiles[tile], left, row(tile), right, sign);
+  }
 };
-
-// Adds matrix @ x, or with kTransposed its transpose @ x, to the thread's rows of the product. x:
-// [inner, kColumns] in shared memory.
-template <int kRows, bool kTransposed>
-__device__ void multiply(float (&sum)[kRows][2], const float* matrix, std::int64_t stride,
-                         int inner, const float* x, float* tile) {
-  constexpr int kAll = kRows * kGroups;
-  constexpr int kStride = kAll + kPadding;
-  const Place place(kRows);
-  for (int first = 0; first < inner; first += kInner) {
-    for (int i = static_cast<int>(threadIdx.x); i < kInner * kAll; i += kThreads) {
-      const int k = kTransposed ? i / kAll : i % kInner;
-      const int row = kTransposed ? i % kAll : i / kInner;
-      tile[k * kStride + row] =
-          kTransposed ? matrix[(first + k) * stride + row] : matrix[row * stride + first + k];
-    }
-    __syncthreads();
-#pragma unroll
-    for (int k = 0; k < kInner; ++k) {
-      const float left = x[(first + k) * kColumns + place.column];
-      const float right = x[(first + k) * kColumns + place.column + 1];
-#pragma unroll
-      for (int row = 0; row < kRows; ++row) {
-        const float factor = tile[k * kStride + place.first_row + row];
-        sum[row][0] += factor * left;
-        sum[row][1] += factor * right;
-      }
-    }
-    __syncthreads();
-  }
-}
-
-// Copies a thread's rows to shared memory, or to global memory with rows of `stride` numbers.
-template <int kRows>
-__device__ void put(const float (&from)[kRows][2], float* to, std::int64_t stride) {
-  const Place place(kRows);
-#pragma unroll
-  for (int row = 0; row < kRows; ++row) {
-    float* const at = to + (place.first_row + row) * stride + place.column;
-    at[0] = from[row][0];
-    at[1] = from[row][1];
-  }
-}
-template <int kRows>
-__device__ void get(float (&to)[kRows][2], const float* from, std::int64_t stride) {
-  const Place place(kRows);
-#pragma unroll
-  for (int row = 0; row < kRows; ++row) {
-    const float* const at = from + (place.first_row + row) * stride + place.column;
-    to[row][0] = at[0];
-    to[row][1] = at[1];
-  }
-}
-template <int kRows>
-__device__ void scale(float (&rows)[kRows][2], float by) {
-#pragma unroll
-  for (int row = 0; row < kRows; ++row) {
-    rows[row][0] *= by;
-    rows[row][1] *= by;
-  }
-}
 
 // One chunk's matrices of this block's head, and this block's columns of the rest.
 template <int kKeyDim>
 struct Chunk {
+  Left reads;
+  Left asks;
+  Left leaves;
+  Left scores;
+  const float* new_values;
+  std::int64_t values;
+  std::int64_t states;
+  float through;
+
   __device__ Chunk(const DeltaScanLaunch& launch, std::int64_t chunk) {
     const std::int64_t index = chunk * launch.heads + blockIdx.y;
     const std::int64_t rows = index * kChunk;
     const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kColumns;
-    solved = rows * launch.solved_stride;
-    keys = rows * kKeyDim;
-    scores = rows * kChunk;
+    reads = {launch.reads + rows * launch.solved_stride, launch.solved_stride};
+    asks = {launch.asks + rows * kKeyDim, kKeyDim};
+    leaves = {launch.leaves + rows * kKeyDim, kKeyDim};
+    scores = {launch.scores + rows * kChunk, kChunk};
+    new_values = launch.new_values + rows * launch.solved_stride + column;
     values = rows * launch.value_dim + column;
     states = index * kKeyDim * launch.value_dim + column;
     through = launch.through[index];
-    first_column = column;
   }
-  std::int64_t solved;
-  std::int64_t keys;
-  std::int64_t scores;
-  std::int64_t values;
-  std::int64_t states;
-  std::int64_t first_column;
-  float through;
 };
+
+__device__ int first_row() { return static_cast<int>(threadIdx.x) / kWarp * kTile; }
 
 template <int kKeyDim>
 __global__ void __launch_bounds__(kThreads) scan_kernel(DeltaScanLaunch launch) {
-  constexpr int kKeyRows = kKeyDim / kGroups;
   __shared__ Shared<kKeyDim> shared;
   const std::int64_t width = launch.value_dim;
+  const Right known = {shared.state, kStride};
+  const Right written = {shared.written, kStride};
+  const int row = first_row();
   float* const stored = launch.state + blockIdx.y * kKeyDim * width +
                         static_cast<std::int64_t>(blockIdx.x) * kColumns;
-  float state[kKeyRows][2];
-  get(state, stored, width);
-  put(state, shared.state, kColumns);
-  __syncthreads();
+  State<kKeyDim> state;
+  for (int tile = 0; tile < State<kKeyDim>::kTiles; ++tile)
+    get(state.tiles[tile], stored + State<kKeyDim>::row(tile) * width, width);
   for (std::int64_t n = 0; n < launch.chunks; ++n) {
     const Chunk<kKeyDim> at(launch, n);
-    if (launch.states != nullptr) put(state, launch.states + at.states, width);
-    float written[kChunkRows][2];
-    float known[kChunkRows][2] = {};
-    multiply<kChunkRows, false>(known, launch.reads + at.solved, launch.solved_stride, kKeyDim,
-                                shared.state, shared.tile);
-    get(written, launch.new_values + at.solved + at.first_column, launch.solved_stride);
-#pragma unroll
-    for (int row = 0; row < kChunkRows; ++row) {
-      written[row][0] -= known[row][0];
-      written[row][1] -= known[row][1];
-    }
-    put(written, shared.written, kColumns);
-    if (launch.written != nullptr) put(written, launch.written + at.values, width);
-    float output[kChunkRows][2] = {};
-    multiply<kChunkRows, false>(output, launch.asks + at.keys, kKeyDim, kKeyDim, shared.state,
-                                shared.tile);
-    multiply<kChunkRows, false>(output, launch.scores + at.scores, kChunk, kChunk, shared.written,
-                                shared.tile);
-    put(output, launch.output + at.values, width);
-    scale(state, at.through);
-    multiply<kKeyRows, true>(state, launch.leaves + at.keys, kKeyDim, kChunk, shared.written,
-                             shared.tile);
-    put(state, shared.state, kColumns);
+    if (launch.states != nullptr) state.put(launch.states + at.states, width);
+    state.put(shared.state, kStride);
+    __syncthreads();
+    Sum values;
+    get(values, at.new_values + row * launch.solved_stride, launch.solved_stride);
+    add_product<kKeyDim, false>(values, at.reads, row, known, -1);
+    put(values, shared.written + row * kStride, kStride);
+    if (launch.written != nullptr) put(values, launch.written + at.values + row * width, width);
+    __syncthreads();
+    Sum output;
+    wmma::fill_fragment(output, 0.0F);
+    add_product<kKeyDim, false>(output, at.asks, row, known);
+    add_product<kChunk, false>(output, at.scores, row, written);
+    put(output, launch.output + at.values + row * width, width);
+    for (Sum& tile : state.tiles) scale(tile, at.through);
+    state.add(at.leaves, written);
     __syncthreads();
   }
-  put(state, stored, width);
+  state.put(stored, width);
 }
 
 template <int kKeyDim>
 __global__ void __launch_bounds__(kThreads) scan_back_kernel(DeltaScanLaunch launch) {
-  constexpr int kKeyRows = kKeyDim / kGroups;
   __shared__ Shared<kKeyDim> shared;
   const std::int64_t width = launch.value_dim;
-  float state[kKeyRows][2] = {};
-  put(state, shared.state, kColumns);
-  __syncthreads();
+  const Right after = {shared.state, kStride};
+  const Right written = {shared.written, kStride};
+  const int row = first_row();
+  State<kKeyDim> state;
+  for (Sum& tile : state.tiles) wmma::fill_fragment(tile, 0.0F);
   for (std::int64_t n = launch.chunks - 1; n >= 0; --n) {
     const Chunk<kKeyDim> at(launch, n);
-    put(state, launch.states + at.states, width);
-    float gradient[kChunkRows][2];
-    get(gradient, launch.gradient + at.values, width);
-    put(gradient, shared.gradient, kColumns);
-    float written[kChunkRows][2] = {};
-    multiply<kChunkRows, false>(written, launch.leaves + at.keys, kKeyDim, kKeyDim, shared.state,
-                                shared.tile);
-    multiply<kChunkRows, true>(written, launch.scores + at.scores, kChunk, kChunk, shared.gradient,
-                               shared.tile);
-    put(written, shared.written, kColumns);
-    put(written, launch.written + at.values, width);
-    // The state becomes through * state + asks' gradient - reads' written.
-    scale(state, -at.through);
-    multiply<kKeyRows, true>(state, launch.reads + at.solved, launch.solved_stride, kChunk,
-                             shared.written, shared.tile);
-    scale(state, -1);
-    multiply<kKeyRows, true>(state, launch.asks + at.keys, kKeyDim, kChunk, shared.gradient,
-                             shared.tile);
-    put(state, shared.state, kColumns);
+    const Right gradient = {launch.gradient + at.values, width};
+    state.put(launch.states + at.states, width);
+    state.put(shared.state, kStride);
     __syncthreads();
+    Sum values;
+    wmma::fill_fragment(values, 0.0F);
+    add_product<kKeyDim, false>(values, at.leaves, row, after);
+    add_product<kChunk, true>(values, at.scores, row, gradient);
+    put(values, shared.written + row * kStride, kStride);
+    put(values, launch.written + at.values + row * width, width);
+    for (Sum& tile : state.tiles) scale(tile, at.through);
+    state.add(at.asks, gradient);
+    __syncthreads();
+    state.add(at.reads, written, -1);
+  }
+}
+
+#else  // no TF32 before Ampere; cuda_scans() is false there
+
+template <int kKeyDim>
+__global__ void scan_kernel(DeltaScanLaunch /*launch*/) {}
+template <int kKeyDim>
+__global__ void scan_back_kernel(DeltaScanLaunch /*launch*/) {}
+
+#endif
+
+// A thread has a column of the inverse, which it computes from the top down.
+__global__ void __launch_bounds__(kChunk) unit_inverse_kernel(const float* lower, float* inverse) {
+  __shared__ float rows[kChunk * kChunk];
+  __shared__ float made[kChunk * kChunk];
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kChunk * kChunk;
+  const int column = static_cast<int>(threadIdx.x);
+  for (int i = column; i < kChunk * kChunk; i += kChunk) rows[i] = lower[first + i];
+  __syncthreads();
+  for (int row = 0; row < kChunk; ++row) {
+    float sum = row == column ? 1.0F : 0.0F;
+#pragma unroll 8
+    for (int k = 0; k < row; ++k)
+      sum = __fmaf_rn(-rows[row * kChunk + k], made[k * kChunk + column], sum);
+    made[row * kChunk + column] = sum;
+    inverse[first + row * kChunk + column] = sum;
   }
 }
 
@@ -214,6 +248,13 @@ cudaError_t launch_delta_scan(const DeltaScanLaunch& launch, cudaStream_t stream
 
 cudaError_t launch_delta_scan_back(const DeltaScanLaunch& launch, cudaStream_t stream) {
   return launch_scan(launch, /*back=*/true, stream);
+}
+
+cudaError_t launch_unit_inverse(const float* lower, float* inverse, std::int64_t matrices,
+                                cudaStream_t stream) {
+  if (matrices == 0) return cudaSuccess;
+  unit_inverse_kernel<<<static_cast<unsigned>(matrices), kChunk, 0, stream>>>(lower, inverse);
+  return cudaGetLastError();
 }
 
 }  // namespace sluice::engine

@@ -1,6 +1,7 @@
-// The scans of a gated delta rule over chunks of 64 tokens (ops/gated_delta_rule.cc), in fp32. Each
-// block has a state's columns in shared memory and goes through all chunks, where ATen's products
-// would be launched chunk by chunk. Sums have a fixed order.
+// The scans of a gated delta rule over chunks of 64 tokens (ops/gated_delta_rule.cc). Each
+// block has a state's columns in fp32 and goes through all chunks, where ATen's products would be
+// launched chunk by chunk. Factors of products are rounded to TF32, which is finer than the bf16 or
+// fp16 they come from; sums are in fp32 and have a fixed order. From Ampere on.
 //
 // Without LibTorch's headers. All tensors are [chunks, heads, 64, width], contiguous but for the
 // stride of rows where one is given.
@@ -13,7 +14,7 @@
 namespace sluice::engine {
 
 constexpr std::int64_t kScanChunk = 64;
-constexpr std::int64_t kScanColumns = 32;  // value_dim is a multiple of it
+constexpr std::int64_t kScanColumns = 16;  // value_dim is a multiple of it
 
 // Widths: value_dim, but for reads, asks and leaves, which have key_dim (64 or 128), and scores,
 // which have 64.
@@ -43,5 +44,10 @@ struct DeltaScanLaunch {
 };
 cudaError_t launch_delta_scan(const DeltaScanLaunch& launch, cudaStream_t stream);
 cudaError_t launch_delta_scan_back(const DeltaScanLaunch& launch, cudaStream_t stream);
+
+// The inverses of the identity plus `lower` [matrices, 64, 64], which has numbers below its diagonal
+// alone. In fp32.
+cudaError_t launch_unit_inverse(const float* lower, float* inverse, std::int64_t matrices,
+                                cudaStream_t stream);
 
 }  // namespace sluice::engine

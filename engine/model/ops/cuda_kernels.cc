@@ -1,5 +1,6 @@
 #include "engine/model/ops/cuda_kernels.h"
 
+#include <ATen/ops/empty_like.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -88,12 +89,14 @@ float* pointer_of(const at::Tensor& wanted) {
 }  // namespace
 
 bool cuda_scans(const DeltaScan& scan) {
+  constexpr int kAmpere = 8;
   constexpr std::int64_t kMostHeads = 65535;  // of the grid's second dimension
   const std::int64_t key_dim = scan.asks.size(-1);
   const std::int64_t value_dim = scan.solved.size(-1) - key_dim;
-  return scan.asks.is_cuda() && scan.asks.scalar_type() == at::kFloat &&
-         scan.asks.size(2) == kScanChunk && scan.asks.size(1) <= kMostHeads &&
-         (key_dim == kNarrowKeys || key_dim == kWideKeys) && value_dim % kScanColumns == 0;
+  return scan.in_tf32 && scan.asks.is_cuda() && cuda_major(scan.asks.device()) >= kAmpere &&
+         scan.asks.scalar_type() == at::kFloat && scan.asks.size(2) == kScanChunk &&
+         scan.asks.size(1) <= kMostHeads && (key_dim == kNarrowKeys || key_dim == kWideKeys) &&
+         value_dim % kScanColumns == 0;
 }
 
 void cuda_scan(const DeltaScan& scan, const at::Tensor& state, const DeltaScanned& made) {
@@ -114,6 +117,20 @@ void cuda_scan_back(const DeltaScan& scan, const at::Tensor& gradient, const at:
   launch.states = states.mutable_data_ptr<float>();
   launch.written = written.mutable_data_ptr<float>();
   C10_CUDA_CHECK(launch_delta_scan_back(launch, c10::cuda::getCurrentCUDAStream()));
+}
+
+bool cuda_inverts(const at::Tensor& lower) {
+  return lower.is_cuda() && lower.scalar_type() == at::kFloat && lower.is_contiguous() &&
+         lower.size(-1) == kScanChunk;
+}
+
+at::Tensor cuda_unit_inverse(const at::Tensor& lower) {
+  const c10::cuda::CUDAGuard guard(lower.device());
+  at::Tensor inverse = at::empty_like(lower);
+  C10_CUDA_CHECK(launch_unit_inverse(
+      lower.const_data_ptr<float>(), inverse.mutable_data_ptr<float>(),
+      lower.numel() / (kScanChunk * kScanChunk), c10::cuda::getCurrentCUDAStream()));
+  return inverse;
 }
 
 int cuda_major(at::Device device) {

@@ -39,8 +39,9 @@ struct DeltaScan {
   const at::Tensor& leaves;   // [.., key_dim]
   const at::Tensor& scores;   // [.., 64]
   const at::Tensor& through;  // [chunks, heads, ...]
+  bool in_tf32 = false;       // whether factors of products may be rounded to TF32
 };
-// Whether the kernel of kernels/delta_launch.h computes them: in fp32 on CUDA, of some sizes.
+// Whether the kernel of kernels/delta_launch.h computes them: in TF32 on CUDA, of some sizes.
 bool cuda_scans(const DeltaScan& scan);
 // `state` [heads, key_dim, value_dim] becomes the one after the last chunk. Writes the output, and
 // the states before each chunk and the written values, unless these are undefined.
@@ -54,6 +55,11 @@ void cuda_scan(const DeltaScan& scan, const at::Tensor& state, const DeltaScanne
 // the output.
 void cuda_scan_back(const DeltaScan& scan, const at::Tensor& gradient, const at::Tensor& states,
                     const at::Tensor& written);
+
+// Whether a kernel inverts the identity plus `lower` [..., 64, 64], which has numbers below its
+// diagonal alone: fp32 on CUDA.
+bool cuda_inverts(const at::Tensor& lower);
+at::Tensor cuda_unit_inverse(const at::Tensor& lower);
 
 // The major number of the device's compute capability: 8 from Ampere on, 9 from Hopper on.
 int cuda_major(at::Device device);

@@ -33,6 +33,9 @@ void cuda_scan_back(const DeltaScan& /*scan*/, const at::Tensor& /*gradient*/,
   no_kernels();
 }
 
+bool cuda_inverts(const at::Tensor& /*lower*/) { return false; }
+at::Tensor cuda_unit_inverse(const at::Tensor& /*lower*/) { no_kernels(); }
+
 int cuda_major(at::Device /*device*/) { no_kernels(); }
 int cuda_minor(at::Device /*device*/) { no_kernels(); }
 

@@ -6,6 +6,8 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "engine/model/kernels/delta_launch.h"
+#include "engine/model/kernels/delta_parts_launch.h"
 #include "engine/model/kernels/delta_rows_launch.h"
 #include "engine/model/kernels/fused_launch.h"
 
@@ -147,6 +149,101 @@ void fused_gated_norm_backward(const at::Tensor& input, const at::Tensor& gate,
                                              .partials = pointer_of(partials)},
                                             shape, c10::cuda::getCurrentCUDAStream()));
   add_partials(partials, gradients.weight);
+}
+
+namespace {
+
+DeltaRowsShape rows_shape(const PartTensors& part) {
+  const std::int64_t tokens = part.query.size(1);
+  return {.batch = part.query.size(0),
+          .tokens = tokens,
+          .chunks = (tokens + kScanChunk - 1) / kScanChunk,
+          .key_heads = part.key.size(2),
+          .groups = part.value.size(2) / part.key.size(2),
+          .key_dim = part.key.size(3),
+          .value_dim = part.value.size(3),
+          .dtype = dtype_of(part.query)};
+}
+
+RuleRows rows_of(const PartTensors& part) {
+  return {.query = part.query.mutable_data_ptr(),
+          .key = part.key.mutable_data_ptr(),
+          .value = part.value.mutable_data_ptr(),
+          .stride = part.query.stride(1)};
+}
+
+RowFactors factors_of(const DeltaFactors& factors) {
+  return {.rate = factors.rate.const_data_ptr<float>(),
+          .from_begin = factors.from_begin.const_data_ptr<float>(),
+          .to_end = factors.to_end.const_data_ptr<float>()};
+}
+
+}  // namespace
+
+bool cuda_prepares(const PartTensors& part) {
+  constexpr std::int64_t kNarrowKeys = 64;
+  constexpr std::int64_t kWideKeys = 128;
+  const auto is_packed = [&](const at::Tensor& heads) {
+    return heads.stride(3) == 1 && heads.stride(2) == heads.size(3) &&
+           heads.stride(1) == part.query.stride(1) && heads.stride(1) % 2 == 0 &&
+           heads.stride(0) == heads.size(1) * heads.stride(1) && heads.size(3) % 2 == 0 &&
+           is_aligned(heads, 2 * sizeof(std::uint16_t));
+  };
+  const std::int64_t keys = part.key.size(3);
+  return part.query.is_cuda() && c10::isReducedFloatingType(part.query.scalar_type()) &&
+         part.query.size(1) >= kScanChunk && (keys == kNarrowKeys || keys == kWideKeys) &&
+         is_packed(part.query) && is_packed(part.key) && is_packed(part.value);
+}
+
+PreparedRows cuda_prepare(const PartTensors& part, const DeltaFactors& factors) {
+  const c10::cuda::CUDAGuard guard(part.query.device());
+  const DeltaRowsShape shape = rows_shape(part);
+  const auto rows = [&](std::int64_t width) {
+    return at::empty({shape.chunks, shape.batch * part.value.size(2), kScanChunk, width},
+                     part.query.options().dtype(at::kFloat));
+  };
+  PreparedRows made = {.query = rows(shape.key_dim),
+                       .key = rows(shape.key_dim),
+                       .value = rows(shape.value_dim),
+                       .wanted = rows(shape.value_dim + shape.key_dim),
+                       .asks = rows(shape.key_dim),
+                       .leaves = rows(shape.key_dim)};
+  C10_CUDA_CHECK(launch_delta_prepare({.rows = rows_of(part),
+                                       .factors = factors_of(factors),
+                                       .query = made.query.mutable_data_ptr<float>(),
+                                       .key = made.key.mutable_data_ptr<float>(),
+                                       .value = made.value.mutable_data_ptr<float>(),
+                                       .wanted = made.wanted.mutable_data_ptr<float>(),
+                                       .asks = made.asks.mutable_data_ptr<float>(),
+                                       .leaves = made.leaves.mutable_data_ptr<float>()},
+                                      shape, c10::cuda::getCurrentCUDAStream()));
+  return made;
+}
+
+AlongRows cuda_finish(const PartTensors& part, const DeltaFactors& factors, const ChunkRows& rows,
+                      const RowGradients& of, const PartTensors& gradients) {
+  const c10::cuda::CUDAGuard guard(part.query.device());
+  AlongRows along = {.values = at::empty_like(factors.rate),
+                     .keys = at::empty_like(factors.rate),
+                     .asks = at::empty_like(factors.rate),
+                     .leaves = at::empty_like(factors.rate)};
+  C10_CUDA_CHECK(launch_delta_finish({.rows = rows_of(part),
+                                      .factors = factors_of(factors),
+                                      .query = rows.query.const_data_ptr<float>(),
+                                      .key = rows.key.const_data_ptr<float>(),
+                                      .value = rows.value.const_data_ptr<float>(),
+                                      .wanted = of.wanted.const_data_ptr<float>(),
+                                      .asks = of.asks.const_data_ptr<float>(),
+                                      .leaves = of.leaves.const_data_ptr<float>(),
+                                      .of_query = of.query.const_data_ptr<float>(),
+                                      .of_key = of.key.const_data_ptr<float>(),
+                                      .along_values = along.values.mutable_data_ptr<float>(),
+                                      .along_keys = along.keys.mutable_data_ptr<float>(),
+                                      .along_asks = along.asks.mutable_data_ptr<float>(),
+                                      .along_leaves = along.leaves.mutable_data_ptr<float>(),
+                                      .gradients = rows_of(gradients)},
+                                     rows_shape(part), c10::cuda::getCurrentCUDAStream()));
+  return along;
 }
 
 }  // namespace sluice::engine

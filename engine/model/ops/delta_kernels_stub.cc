@@ -34,4 +34,14 @@ void fused_gated_norm_backward(const at::Tensor& /*input*/, const at::Tensor& /*
   no_delta_kernels();
 }
 
+bool cuda_prepares(const PartTensors& /*part*/) { return false; }
+PreparedRows cuda_prepare(const PartTensors& /*part*/, const DeltaFactors& /*factors*/) {
+  no_delta_kernels();
+}
+AlongRows cuda_finish(const PartTensors& /*part*/, const DeltaFactors& /*factors*/,
+                      const ChunkRows& /*rows*/, const RowGradients& /*of*/,
+                      const PartTensors& /*gradients*/) {
+  no_delta_kernels();
+}
+
 }  // namespace sluice::engine

@@ -348,13 +348,20 @@ TEST_F(ModelCudaDeltaRule, IsTheRecurrenceWithItsGradients) {
                            1e-2);
     }
   }
-  // Sizes that the kernel of the scans has, with whole chunks and not, and with documents.
-  for (const RuleCase& which : {RuleCase{.heads = {2, 4, 64, 64}, .rows = 2, .tokens = 200},
-                                RuleCase{.heads = {1, 2, 128, 32}, .rows = 1, .tokens = 128},
-                                RuleCase{.heads = {1, 3, 128, 128}, .rows = 1, .tokens = 150}}) {
+  // Sizes that the kernels of chunks have, with whole chunks and not, and with documents.
+  for (const RuleCase& which :
+       {RuleCase{.heads = {2, 4, 64, 64}, .rows = 2, .tokens = 200},
+        RuleCase{.heads = {1, 2, 128, 32}, .rows = 1, .tokens = 128},
+        RuleCase{.heads = {1, 3, 128, 128}, .rows = 1, .tokens = 150},
+        RuleCase{.heads = {2, 2, 64, 16}, .rows = 1, .tokens = 130, .decay = 60},
+        RuleCase{.heads = {1, 2, 128, 64}, .rows = 1, .tokens = 150, .decay = 0, .same_keys = true},
+        RuleCase{.heads = {1, 1, 128, 18}, .rows = 3, .tokens = 65}}) {
     const Documents cut = documents_of({64, 1, which.tokens - 65}, which.rows, at::kCUDA);
-    for (const Documents* const documents : {static_cast<const Documents*>(nullptr), &cut})
+    for (const Documents* const documents : {static_cast<const Documents*>(nullptr), &cut}) {
       expect_as_recurrence(which, at::TensorOptions(at::kFloat).device(at::kCUDA), documents, 1e-5);
+      for (const at::ScalarType narrow : {at::kBFloat16, at::kHalf})
+        expect_as_recurrence(which, at::TensorOptions(narrow).device(at::kCUDA), documents, 1e-2);
+    }
   }
   const Documents documents = documents_of({2, 5, 3, 20}, 2, at::kCUDA);
   for (const Documents* const some : {static_cast<const Documents*>(nullptr), &documents})
