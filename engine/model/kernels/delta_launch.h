@@ -45,8 +45,8 @@ struct DeltaScanLaunch {
 cudaError_t launch_delta_scan(const DeltaScanLaunch& launch, cudaStream_t stream);
 cudaError_t launch_delta_scan_back(const DeltaScanLaunch& launch, cudaStream_t stream);
 
-// The inverses of the identity plus `lower` [matrices, 64, 64], which has numbers below its diagonal
-// alone. In fp32.
+// The inverses of the identity plus `lower` [matrices, 64, 64], in fp32. `lower` has numbers below
+// its diagonal alone.
 cudaError_t launch_unit_inverse(const float* lower, float* inverse, std::int64_t matrices,
                                 cudaStream_t stream);
 

@@ -102,7 +102,7 @@ struct UnitRow : KeyRow<kSteps> {
     for (float2& pair : this->of) pair = {pair.x * inverse, pair.y * inverse};
   }
 
-  // Of the row's gradient, from that of the result.
+  // Writes the row's gradient, from that of the result.
   __device__ void write_gradient(const KeyRow<kSteps>& gradient, void* rows,
                                  std::int64_t first) const {
     float along = 0;
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kThreads)
   key.write_gradient(of_key, launch.gradients.key, to);
 }
 
-// Calls `start` with a null pointer of the dtype's type, the steps of a key, and a number of blocks.
+// Calls `start` with a null pointer of the dtype's type, a key's steps, and a number of blocks.
 template <typename Start>
 cudaError_t launch_over_rows(const DeltaRowsShape& shape, Start start) {
   if ((shape.key_dim != kNarrow && shape.key_dim != kWide) || shape.value_dim % 2 != 0)

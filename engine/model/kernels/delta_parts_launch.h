@@ -2,7 +2,7 @@
 // read, and what their gradients leave for queries, keys and values. Each is one pass over memory,
 // where ATen's operators make about twenty.
 //
-// Without LibTorch's headers. "Chunked" is fp32 [chunks, batch, value heads, 64, width], contiguous.
+// Without LibTorch's headers. Chunked rows are fp32 [chunks, batch, value heads, 64, width].
 #pragma once
 
 #include <cuda_runtime_api.h>

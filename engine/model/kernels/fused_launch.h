@@ -111,7 +111,7 @@ cudaError_t launch_sum_rows(const SumRowsLaunch& launch, cudaStream_t stream);
 
 // ---- rotary positions (engine/model/ops/rotary.h), with or without a norm of each head before the
 // rotation. A row has the queries of all heads, then their keys, and more that is not read. The
-// numbers i and i + pairs of a head are a pair; those behind the pairs stay.
+// numbers i and i + pairs of a head are a pair; those after the pairs stay.
 constexpr int kMostRotaryPairs = 128;
 
 struct RotaryShape {

@@ -11,8 +11,8 @@ constexpr int kMostHeadDim = 2 * kMostRotaryPairs;
 constexpr std::int64_t kMostPartials = 512;
 constexpr std::int64_t kRowsPerPartial = 4;
 
-// A block uses threadIdx.x for the numbers of a head and threadIdx.y for heads. All threads make the
-// same number of rounds, because the sums over a head's threads need them all.
+// A block uses threadIdx.x for the numbers of a head and threadIdx.y for heads. All threads make
+// the same number of rounds, because the sums over a head's threads need them all.
 
 // The threads of a head that have pairs, the first ones; the others have numbers that stay.
 __host__ __device__ std::int64_t turning_threads(const RotaryShape& shape) {
@@ -85,7 +85,7 @@ __device__ float head_rstd(const Floats& low, const Floats& high, const RotarySh
 }
 
 // A thread's two packs of a head, among the head's: of its pairs' low and high numbers, or of
-// numbers behind all pairs, shared out in the same way.
+// numbers after all pairs, shared out in the same way.
 struct HeadPacks {
   std::int64_t low;
   std::int64_t high;

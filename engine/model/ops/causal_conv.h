@@ -2,8 +2,8 @@
 // few tokens of its document, itself included.
 //
 // Sums in fp32 (float64 for float64), rounded to the input's dtype before the SiLU, as in
-// transformers. fp32 copies are of a bounded number of channels at a time; the kernel of
-// delta_kernels.h makes none.
+// transformers. ATen's operators copy a bounded number of channels to fp32 at a time, and the
+// kernel of delta_kernels.h none.
 //
 // Shapes: input [B, T, C], perhaps a view; weight [C, 1, taps], whose last tap is the token itself.
 #pragma once

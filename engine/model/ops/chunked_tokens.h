@@ -1,5 +1,5 @@
-// ChunkedTokens: how the tokens of sequences are cut into the chunks of a gated delta rule. The last
-// chunk is padded with zeros. Knows which tokens of a chunk belong to other documents.
+// ChunkedTokens: how the tokens of sequences are cut into the chunks of a gated delta rule, and
+// which tokens of a chunk belong to other documents. The last chunk is padded with zeros.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,6 @@
-// The kernels of kernels/delta_rows_launch.h and delta_parts_launch.h for tensors, on the current stream. They serve 16-bit
-// CUDA tensors of some shapes; other tensors use ATen's operators. In a build without CUDA nothing
-// fits, and the rest throws.
+// The kernels of kernels/delta_rows_launch.h and kernels/delta_parts_launch.h for tensors, on the
+// current stream. They serve 16-bit CUDA tensors of some shapes; other tensors use ATen's
+// operators. In a build without CUDA nothing fits, and the rest throws.
 //
 // Gradients of parameters are fp32 and are added to; they may be undefined. The same inputs give
 // the same bits.
@@ -57,7 +57,7 @@ struct PreparedRows {
 bool cuda_prepares(const PartTensors& part);
 PreparedRows cuda_prepare(const PartTensors& part, const DeltaFactors& factors);
 
-// Gradients of prepared rows. Those of queries and keys are what their products contribute.
+// Gradients of prepared rows. `query` and `key` are what products between rows contribute.
 struct RowGradients {
   at::Tensor wanted;
   at::Tensor asks;

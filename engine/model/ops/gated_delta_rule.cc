@@ -228,7 +228,7 @@ class DeltaChunks {
     return at::matmul(a, b);
   }
 
-  // Of (I + writes) x = right, or with the transpose of I + writes.
+  // Solves (I + writes) x = right, or the same with the transpose of I + writes.
   at::Tensor solution(const at::Tensor& right, bool transposed) const {
     if (inverse_.defined()) return product(transposed ? inverse_.mT() : inverse_, right);
     return at::linalg_solve_triangular(transposed ? writes_.mT() : writes_, right,

@@ -6,8 +6,8 @@
 //
 // Keys and queries are divided by their lengths, and queries by sqrt(key_dim). Each document begins
 // with a state of zeros. Computed in chunks of 64 tokens (the WY form of "DeltaNet", 2024), in fp32
-// (float64 for float64), as in transformers. For 16-bit tensors on CUDA factors of products
-// are rounded to TF32, which is finer than the 16 bits they come from; sums, states, decays and the
+// (float64 for float64), as in transformers. For 16-bit tensors on CUDA, products round their
+// factors to TF32, which is finer than the 16 bits they come from. Sums, states, decays and the
 // inverse of a chunk's triangle stay fp32.
 //
 // Backward computes chunks and states again. A chunk's state has key_dim / 64 times as many numbers

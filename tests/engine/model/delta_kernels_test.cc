@@ -1,5 +1,5 @@
-// Compares the kernels around a gated delta rule with ATen's operators in float64 on the CPU, on the
-// same 16-bit inputs; and their bits between two calls. Skipped without a GPU.
+// Compares the kernels around a gated delta rule with ATen's operators in float64 on the CPU, on
+// the same 16-bit inputs; and their bits between two calls. Skipped without a GPU.
 #include <gtest/gtest.h>
 
 #ifdef SLUICE_HAS_CUDA
@@ -46,7 +46,7 @@ double size_error(const at::Tensor& ours, const at::Tensor& expected) {
   return (host - expected).norm().item<double>() / std::max(expected.norm().item<double>(), least);
 }
 
-// Of all, and of the tokens after the first, whose numbers may be far larger.
+// The larger error of all and of the tokens after the first, whose numbers may be far larger.
 double difference(const at::Tensor& ours, const at::Tensor& expected) {
   const double all = size_error(ours, expected);
   if (ours.dim() != 3 || ours.size(1) == 1) return all;
