@@ -1,123 +1,86 @@
 #include "engine/comm/rank_context.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
+#include <iterator>
 #include <numeric>
-#include <optional>
+#include <sstream>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "aio/log.h"
-#include "aio/text.h"
 #include "engine/comm/host_lists.h"
 #include "engine/comm/launcher_text.h"
 #include "engine/comm/mpi_communicator.h"
 #include "engine/comm/tcp_communicator.h"
 
-extern char** environ;  // NOLINT(readability-redundant-declaration): not every libc declares it
-
 namespace sluice::engine {
 namespace {
 
-// A launcher's names for the four numbers.
 struct Names {
   Launcher launcher;
-  std::string title;
-  std::vector<std::string> numbers;       // rank, world, local rank
-  std::vector<std::string> local_worlds;  // of these, the first that is set
+  const char* title;
+  // Of rank, world, local rank and local world. Of two for the last, the first that is set.
+  const char* numbers;
 };
 
-// In the order in which they are tried.
-const std::vector<Names>& all_names() {
-  const std::string mpi = "OMPI_COMM_WORLD_";
-  static const std::vector<Names> all = {
-      {Launcher::kTorchrun,
-       "torchrun",
-       {"RANK", "WORLD_SIZE", "LOCAL_RANK"},
-       {"LOCAL_WORLD_SIZE", "LOCAL_SIZE"}},  // the second is the name of DeepSpeed's launcher
-      {Launcher::kOpenMpi,
-       "mpirun",
-       {mpi + "RANK", mpi + "SIZE", mpi + "LOCAL_RANK"},
-       {mpi + "LOCAL_SIZE"}},
-      {Launcher::kSlurm,
-       "srun",
-       {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
-       {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"}},
-      {Launcher::kMpich,
-       "mpiexec",
-       {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
-       {"MPI_LOCALNRANKS"}}};
-  return all;
+// In the order in which they are tried. LOCAL_SIZE is the name of DeepSpeed's launcher.
+constexpr std::array<Names, 4> kLaunchers = {{
+    {Launcher::kTorchrun, "torchrun", "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE LOCAL_SIZE"},
+    {Launcher::kOpenMpi, "mpirun",
+     "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK "
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {Launcher::kSlurm, "srun",
+     "SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_STEP_TASKS_PER_NODE SLURM_TASKS_PER_NODE"},
+    {Launcher::kMpich, "mpiexec", "PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS"},
+}};
+
+// The first of these variables that is set; null: none is.
+const Environment::value_type* first_set(const Environment& environment,
+                                         std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names)
+    if (const auto found = environment.find(name); found != environment.end()) return &*found;
+  return nullptr;
 }
 
-const std::string* find(const Environment& environment, std::string_view name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? nullptr : &found->second;
+Result<int> number(const Environment& environment, const std::string& name, int most,
+                   int least = 0) {
+  const auto* const set = first_set(environment, {name});
+  if (set == nullptr) return wrong(name + " is not set");
+  const int value = whole_number(set->second, most).value_or(-1);
+  if (value >= least) return value;
+  return wrong(name + " is " + engine::quoted(set->second) + "; it must be a whole number from " +
+               std::to_string(least) + " to " + std::to_string(most));
 }
 
-Result<int> number(const Environment& environment, const std::string& name, int most) {
-  const std::string* const text = find(environment, name);
-  if (text == nullptr) return wrong(name + " is not set");
-  const std::optional<int> value = whole_number(*text, most);
-  if (value) return *value;
-  return wrong(name + " is " + engine::quoted(*text) + "; it must be a whole number from 0 to " +
-               std::to_string(most));
-}
-
-std::string listed(std::vector<std::string> names, std::string_view verb = "") {
-  std::string last = names.back();
-  names.pop_back();
-  if (!names.empty()) last = joined(names, ", ") + " and " + last;
-  return verb.empty() ? last : last + (names.empty() ? " is " : " are ") + std::string(verb);
-}
-
-// `hint`: an alternative for the user.
 Error half_set(const Names& names, const std::vector<std::string>& there,
-               const std::vector<std::string>& missing, const std::string& hint = "") {
-  return wrong("incomplete " + names.title + " environment: " + listed(there, "set") + ", and " +
-               listed(missing, "not") + ". " + hint + "Start every rank with " + names.title +
-               ", or unset " +
-               (names.launcher == Launcher::kSlurm ? "SLURM_STEP_ID" : listed(there)) +
+               const std::vector<std::string>& missing) {
+  return wrong(std::string("incomplete ") + names.title + " environment: with " +
+               joined(there, ", ") + ", but without " + joined(missing, ", ") +
+               ". Start every rank with " + names.title + ", or unset " +
+               (names.launcher == Launcher::kSlurm ? "SLURM_STEP_ID" : joined(there, ", ")) +
                " to run one process");
 }
 
-// `names` and `values`: rank, world, local rank, local world.
-Status check_numbers(const std::vector<std::string>& names, const std::array<int*, 4>& values) {
-  for (const std::size_t i : {1U, 3U})
-    if (*values[i] < 1) return wrong(names[i] + " is 0, but a run has at least one rank");
-  struct Bound {
-    std::size_t number;
-    std::size_t limit;
-    bool may_be_equal;
-  };
-  for (const auto& [i, limit, may_be_equal] :
-       {Bound{0, 1, false}, Bound{2, 3, false}, Bound{3, 1, true}, Bound{2, 0, true}})
-    if (*values[i] > *values[limit] || (*values[i] == *values[limit] && !may_be_equal))
-      return wrong(names[i] + " is " + std::to_string(*values[i]) + ", which is " +
-                   (may_be_equal ? "more than " : "not below ") + names[limit] + ", " +
-                   std::to_string(*values[limit]));
-  return {};
-}
-
-// Whether srun started this process. A batch script and a shell of salloc also have the number of
-// tasks, and the script even a task number, although no task was started. Their step numbers are
-// 2^32 - 16 and above, or missing.
+// Whether srun started this process. A batch script and a shell of salloc may have all variables of
+// a task, but those of a step. Their own steps have numbers of 2^32 - 16 and above.
 bool is_task_of_slurm(const Environment& environment) {
-  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID"})
-    if (const std::string* const step = find(environment, name))
-      return whole_number(*step, 1'000'000'000).has_value();
-  return false;
+  const auto* const step = first_set(environment, {"SLURM_STEP_ID", "SLURM_STEPID"});
+  return step != nullptr && whole_number(step->second, 1'000'000'000) &&
+         first_set(environment, {"SLURM_STEP_TASKS_PER_NODE", "SLURM_STEP_NUM_TASKS"}) != nullptr;
 }
 
-// The number of Slurm's tasks on this task's node, from the variable `name`.
+// The number of Slurm's tasks on this task's node.
 Result<int> slurm_local_world(const Environment& environment, const std::string& name, int world) {
-  if (name == "SLURM_NTASKS_PER_NODE") return number(environment, name, kMaxRanks);
-  const std::string& text = *find(environment, name);
+  const std::string& text = environment.find(name)->second;
   auto counts = parse_tasks_per_node(text);
   if (!counts.ok()) return std::move(counts).error().with_context(name);
   const std::int64_t tasks = std::accumulate(counts->begin(), counts->end(), std::int64_t{0});
@@ -126,23 +89,25 @@ Result<int> slurm_local_world(const Environment& environment, const std::string&
                  " tasks, and SLURM_NTASKS is " + std::to_string(world) +
                  ": start the run by srun");
   if (std::equal(counts->begin() + 1, counts->end(), counts->begin())) return counts->front();
-  const int last = static_cast<int>(counts->size()) - 1;
-  SLUICE_ASSIGN_OR_RETURN(const int node, number(environment, "SLURM_NODEID", last));
+  SLUICE_ASSIGN_OR_RETURN(
+      const int node, number(environment, "SLURM_NODEID", static_cast<int>(counts->size()) - 1));
   return (*counts)[static_cast<std::size_t>(node)];
 }
 
 // kNone if this launcher has not started the process.
 Result<Launch> read_numbers(const Environment& environment, const Names& names) {
-  const auto is_set = [&](const std::string& name) { return find(environment, name) != nullptr; };
-  std::vector<std::string> all = names.numbers;
-  if (std::none_of(all.begin(), all.end(), is_set)) return Launch();
+  const auto is_set = [&](const std::string& name) { return environment.contains(name); };
+  std::istringstream words(names.numbers);
+  std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
+  if (std::none_of(all.begin(), all.begin() + 3, is_set)) return Launch();
   if (names.launcher == Launcher::kSlurm && !is_task_of_slurm(environment)) return Launch();
-  const auto found = std::find_if(names.local_worlds.begin(), names.local_worlds.end(), is_set);
-  all.push_back(found == names.local_worlds.end() ? names.local_worlds.front() : *found);
+  if (all.size() > 4 && !is_set(all[3]) && is_set(all[4])) all[3] = all[4];
+  all.resize(4);
 
-  const auto first_missing = std::stable_partition(all.begin(), all.end(), is_set);
-  const std::vector<std::string> there(all.begin(), first_missing);
-  const std::vector<std::string> missing(first_missing, all.end());
+  std::vector<std::string> there;
+  std::vector<std::string> missing;
+  std::partition_copy(all.begin(), all.end(), std::back_inserter(there),
+                      std::back_inserter(missing), is_set);
   // Kubeflow's PyTorchJob starts one process in each pod, and gives no local numbers.
   const bool is_alone_on_host = names.launcher == Launcher::kTorchrun && missing.size() == 2 &&
                                 missing.front() == "LOCAL_RANK";
@@ -158,110 +123,108 @@ Result<Launch> read_numbers(const Environment& environment, const Names& names) 
                             is_list ? slurm_local_world(environment, there[i], context.world)
                                     : number(environment, there[i], kMaxRanks));
   }
-  SLUICE_RETURN_IF_ERROR(check_numbers(all, values));
+  struct Bound {
+    std::size_t number, limit;
+    int distance;
+  };
+  for (const auto& [i, limit, distance] : {Bound{0, 1, 1}, {2, 3, 1}, {3, 1, 0}, {2, 0, 0}})
+    if (*values[i] + distance > *values[limit])
+      return wrong(all[i] + " is " + std::to_string(*values[i]) + ", which is " +
+                   (distance == 0 ? "more than " : "not below ") + all[limit] + ", " +
+                   std::to_string(*values[limit]));
+  launch.described = std::string(names.title) + " says rank " + std::to_string(context.rank) +
+                     " of " + std::to_string(context.world);
   return launch;
 }
 
 // What Slurm says of rank 0's address and of the job.
 Status read_slurm_job(const Environment& environment, Launch& launch) {
-  for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
-    const std::string* const list = find(environment, name);
-    if (list == nullptr) continue;
-    auto nodes = parse_node_list(*list);
-    if (!nodes.ok()) return std::move(nodes).error().with_context(name);
+  if (const auto* const list =
+          first_set(environment, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"})) {
+    auto nodes = parse_node_list(list->second);
+    if (!nodes.ok()) return std::move(nodes).error().with_context(list->first);
     launch.master_address = nodes->front();
-    break;
   }
-  if (const std::string* const job = find(environment, "SLURM_JOB_ID")) {
+  if (const auto* const job = first_set(environment, {"SLURM_JOB_ID"})) {
     // Two jobs that share a host should not use the same port.
-    SLUICE_ASSIGN_OR_RETURN(const int id, number(environment, "SLURM_JOB_ID", 2'000'000'000));
+    SLUICE_ASSIGN_OR_RETURN(const int id, number(environment, job->first, 2'000'000'000));
     launch.master_port = static_cast<std::uint16_t>(15'000 + id % 15'000);
-    launch.job = "Slurm " + *job;
+    launch.job = "Slurm " + job->second;
   }
-  for (const char* name : {"SLURM_STEP_ID", "SLURM_STEPID"})
-    if (const std::string* const step = find(environment, name)) launch.job += " step " + *step;
+  launch.job += " step " + first_set(environment, {"SLURM_STEP_ID", "SLURM_STEPID"})->second;
   return {};
 }
 
 // Rank 0's address, if the environment has it.
 Status read_master(const Environment& environment, Launch& launch) {
-  if (const std::string* const address = find(environment, "MASTER_ADDR")) {
-    const auto stray = [](unsigned char c) { return c <= ' ' || c > '~'; };
-    if (address->empty() || address->size() > 255 ||
-        std::any_of(address->begin(), address->end(), stray))
-      return wrong("MASTER_ADDR is " + engine::quoted(*address) +
+  if (const auto* const address = first_set(environment, {"MASTER_ADDR"})) {
+    std::string& host = launch.master_address = address->second;
+    const bool is_name =
+        std::all_of(host.begin(), host.end(), [](char c) { return c > ' ' && c < 127; });
+    if (host.empty() || host.size() > 255 || !is_name)
+      return wrong("MASTER_ADDR is " + engine::quoted(host) +
                    "; it must be a host's name or address");
-    launch.master_address = *address;
   }
-  const bool has_port = find(environment, "MASTER_PORT") != nullptr;
+  const bool has_port = environment.contains("MASTER_PORT");
   if (has_port) {
-    SLUICE_ASSIGN_OR_RETURN(const int port, number(environment, "MASTER_PORT", 65535));
-    if (port == 0) return wrong("MASTER_PORT is 0; it must be a port from 1 to 65535");
+    SLUICE_ASSIGN_OR_RETURN(const int port, number(environment, "MASTER_PORT", 65535, 1));
     launch.master_port = static_cast<std::uint16_t>(port);
   }
   if (launch.launcher != Launcher::kTorchrun) return {};
-  // torchrun's own store uses that port.
-  const std::string* const agent = find(environment, "TORCHELASTIC_USE_AGENT_STORE");
-  if (agent != nullptr && *agent == "True")
-    launch.master_port = static_cast<std::uint16_t>(
-        launch.master_port < 65535 ? launch.master_port + 1 : launch.master_port - 1);
+  const auto* const agent = first_set(environment, {"TORCHELASTIC_USE_AGENT_STORE"});
+  if (agent != nullptr && agent->second == "True")
+    launch.master_port += launch.master_port < 65535 ? 1 : -1;
   // A launcher that sets the local ranks also sets the port.
-  const bool has_local = find(environment, "LOCAL_RANK") != nullptr;
   std::vector<std::string> missing;
-  if (launch.master_address.empty()) missing.emplace_back("MASTER_ADDR");
+  const bool has_local = environment.contains("LOCAL_RANK");
+  if (launch.master_address.empty())
+    missing.emplace_back(has_local ? "MASTER_ADDR"
+                                   : "MASTER_ADDR (rank 0's host; LOCAL_RANK and LOCAL_WORLD_SIZE "
+                                     "too where several ranks share a host)");
   if (has_local && !has_port) missing.emplace_back("MASTER_PORT");
   if (launch.context.world == 1 || missing.empty()) return {};
-  return half_set(all_names().front(), {"RANK", "WORLD_SIZE"}, missing,
-                  has_local ? ""
-                            : "Set it to rank 0's host, and LOCAL_RANK and LOCAL_WORLD_SIZE where "
-                              "several ranks share a host. ");
+  return half_set(kLaunchers.front(), {"RANK", "WORLD_SIZE"}, missing);
 }
 
 // What distinguishes this run's ranks from another run's at the same port, and from strangers.
 Status read_trust(const Environment& environment, Launch& launch) {
   if (launch.launcher == Launcher::kTorchrun)
     for (const char* name : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"})
-      if (const std::string* const text = find(environment, name)) launch.job += "/" + *text;
-  if (const std::string* const own = find(environment, "SLUICE_JOB")) launch.job = *own;
+      if (const auto* const part = first_set(environment, {name})) launch.job += "/" + part->second;
+  if (const auto* const own = first_set(environment, {"SLUICE_JOB"})) launch.job = own->second;
   for (const auto& [name, value] : {std::pair("SLUICE_SECRET", &launch.secret),
                                     std::pair("SLUICE_SECRET_FILE", &launch.secret_file),
-                                    std::pair("SLUICE_LISTEN", &launch.listen_address)}) {
-    const std::string* const text = find(environment, name);
-    if (text == nullptr) continue;
-    if (text->empty()) return wrong(std::string(name) + " is empty: give it a value, or unset it");
-    *value = *text;
-  }
+                                    std::pair("SLUICE_LISTEN", &launch.listen_address)})
+    if (const auto* const set = first_set(environment, {name})) {
+      *value = set->second;
+      if (value->empty())
+        return wrong(std::string(name) + " is empty: give it a value, or unset it");
+    }
   if (!launch.secret.empty()) launch.secret_file.clear();
   return {};
 }
 
 // Which of the visible GPUs is this process's own.
 int choose_device(const Environment& environment, int local_rank) {
-  const std::string* const visible = find(environment, "CUDA_VISIBLE_DEVICES");
+  const auto* const visible = first_set(environment, {"CUDA_VISIBLE_DEVICES"});
   if (visible == nullptr) return local_rank;
-  if (visible->empty() || visible->front() == '-') return -1;
+  if (visible->second.empty() || visible->second.front() == '-') return -1;
   // A launcher that gives each rank its own GPU makes only that one visible.
-  return visible->find(',') == std::string::npos ? 0 : local_rank;
-}
-
-std::string rank_of_world(const Launch& launch) {
-  return " says rank " + std::to_string(launch.context.rank) + " of " +
-         std::to_string(launch.context.world);
+  return visible->second.find(',') == std::string::npos ? 0 : local_rank;
 }
 
 Result<std::string> read_secret(const std::string& path) {
   constexpr std::size_t kMostBytes = 4096;
   std::ifstream file(path, std::ios::binary);
+  if (!file.is_open())
+    return Error(ErrorCode::kNotFound, "SLUICE_SECRET_FILE, " + path + ", cannot be read");
   std::string text(kMostBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file.is_open() || file.bad())
-    return Error(ErrorCode::kNotFound, "SLUICE_SECRET_FILE, " + path + ", cannot be read");
   text.resize(static_cast<std::size_t>(file.gcount()));
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  text.erase(text.find_last_not_of("\r\n") + 1);
   if (!text.empty() && text.size() <= kMostBytes) return text;
-  return wrong("SLUICE_SECRET_FILE, " + path + ", " +
-               (text.empty() ? "is empty" : "is larger than 4 KiB") +
-               ": write random text into it, such as the output of `openssl rand -hex 32`");
+  return wrong("SLUICE_SECRET_FILE, " + path + ", is empty or larger than 4 KiB: write random " +
+               "text into it, such as the output of `openssl rand -hex 32`");
 }
 
 }  // namespace
@@ -270,8 +233,7 @@ Environment own_environment() {
   Environment variables;
   for (char** it = environ; *it != nullptr; ++it) {
     const std::string_view variable(*it);
-    const std::size_t equals = variable.find('=');
-    if (equals != std::string_view::npos)
+    if (const std::size_t equals = variable.find('='); equals != std::string_view::npos)
       variables.emplace(variable.substr(0, equals), variable.substr(equals + 1));
   }
   return variables;
@@ -279,28 +241,22 @@ Environment own_environment() {
 
 Result<Launch> read_launch(const Environment& environment) {
   Launch chosen;
-  std::string title;
-  for (const Names& names : all_names()) {
-    const bool is_chosen = chosen.launcher != Launcher::kNone;
-    // Slurm's own PMI sets two of MPICH's variables. mpirun starts its tasks inside a Slurm
-    // allocation, whose variables are the node's.
-    if (is_chosen && (names.launcher == Launcher::kMpich || chosen.launcher == Launcher::kOpenMpi))
-      break;
+  for (const Names& names : kLaunchers) {
     SLUICE_ASSIGN_OR_RETURN(Launch read, read_numbers(environment, names));
-    if (!is_chosen) {
-      chosen = std::move(read);
-      title = names.title;
-      // torchrun itself is started once per host, by some other launcher.
-      if (chosen.launcher == Launcher::kTorchrun && environment.contains("TORCHELASTIC_RUN_ID"))
-        break;
-      continue;
-    }
+    const bool is_first = chosen.launcher == Launcher::kNone;
     // One launcher's only task may have started the other launcher.
-    if (read.context.world > 1 &&
+    if (!is_first && read.context.world > 1 &&
         (chosen.context.rank != read.context.rank || chosen.context.world != read.context.world))
-      return wrong("the environment has two launchers that disagree: " + title +
-                   rank_of_world(chosen) + " and " + names.title + rank_of_world(read) +
+      return wrong("the environment has two launchers that disagree: " + chosen.described +
+                   " and " + read.described +
                    ". Unset the variables of the one that did not start this run");
+    if (is_first) chosen = std::move(read);
+    // mpirun starts its tasks inside a Slurm allocation, whose variables are the node's, and Slurm's
+    // own PMI sets two of MPICH's. torchrun itself is started once per host, by another launcher.
+    if (chosen.launcher == Launcher::kOpenMpi ||
+        (chosen.launcher == Launcher::kTorchrun && environment.contains("TORCHELASTIC_RUN_ID")) ||
+        (chosen.launcher != Launcher::kNone && names.launcher == Launcher::kSlurm))
+      break;
   }
   if (chosen.launcher == Launcher::kSlurm)
     SLUICE_RETURN_IF_ERROR(read_slurm_job(environment, chosen));
@@ -308,8 +264,8 @@ Result<Launch> read_launch(const Environment& environment) {
     SLUICE_RETURN_IF_ERROR(read_master(environment, chosen));
     SLUICE_RETURN_IF_ERROR(read_trust(environment, chosen));
   } else if (environment.contains("SLURM_JOB_ID")) {
-    const std::string* const tasks = find(environment, "SLURM_NTASKS");
-    chosen.tasks_beside = tasks == nullptr ? 0 : whole_number(*tasks, kMaxRanks).value_or(0);
+    if (const auto* const tasks = first_set(environment, {"SLURM_NTASKS"}))
+      chosen.tasks_beside = whole_number(tasks->second, kMaxRanks).value_or(0);
   }
   chosen.context.device = choose_device(environment, chosen.context.local_rank);
   return chosen;
@@ -331,28 +287,21 @@ Result<std::unique_ptr<Communicator>> meet_ranks(const Launch& launch, int liste
     if (std::filesystem::exists(beside, error)) options.plugin = beside.string();
     return make_mpi_communicator(options);
   }
-  TcpOptions options;
+  TcpOptions options{.context = launch.context,
+                     .master_address = launch.master_address,
+                     .master_port = launch.master_port,
+                     .listening_socket = listener,
+                     .job = launch.job,
+                     .secret = launch.secret,
+                     .listen_address = launch.listen_address,
+                     .how_to_start = launch.described + ": start them all, or unset its variables",
+                     .collective_timeout = kMostPatience};
   // The same host identity as NCCL uses, which would otherwise see other hosts than Sluice does.
-  const char* const host =
-      std::getenv("NCCL_HOSTID");  // NOLINT(concurrency-mt-unsafe): at the start
-  if (host != nullptr) options.host = host;
-  options.collective_timeout = kMostPatience;
-  options.context = launch.context;
-  options.master_address = launch.master_address;
-  options.master_port = launch.master_port;
-  options.listening_socket = listener;
-  options.job = launch.job;
-  options.secret = launch.secret;
+  if (const char* const host = std::getenv("NCCL_HOSTID"))  // NOLINT(concurrency-mt-unsafe)
+    options.host = host;
   if (!launch.secret_file.empty()) {
     SLUICE_ASSIGN_OR_RETURN(options.secret, read_secret(launch.secret_file));
   }
-  options.listen_address = launch.listen_address;
-  const std::string start = "this is one of " + std::to_string(launch.context.world) +
-                            " processes; start them all, or unset ";
-  if (launch.launcher == Launcher::kSlurm)
-    options.how_to_start = "Slurm's variables say that " + start + "SLURM_STEP_ID to run one";
-  if (launch.launcher == Launcher::kTorchrun)
-    options.how_to_start = "RANK and WORLD_SIZE say that " + start + "both to run one";
   return make_tcp_communicator(options);
 }
 

@@ -7,7 +7,8 @@
 //             the local numbers: then each rank has a host, or a pod, to itself
 //   OpenMPI   OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}
 //   Slurm     SLURM_PROCID SLURM_NTASKS SLURM_LOCALID, tasks per node, SLURM_NODEID, the node list;
-//             only in a step of srun, recognised by SLURM_STEP_ID
+//             only in a step of srun, recognised by SLURM_STEP_ID with SLURM_STEP_NUM_TASKS or
+//             SLURM_STEP_TASKS_PER_NODE
 //   MPICH     PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS (Hydra; Intel MPI too)
 // If none applies, there is one rank. MASTER_ADDR, MASTER_PORT, SLUICE_JOB, SLUICE_SECRET,
 // SLUICE_SECRET_FILE and SLUICE_LISTEN are obeyed under every launcher. If torchrun uses the port
@@ -63,6 +64,7 @@ struct Launch {
   // SLUICE_LISTEN: the address of this host at which it listens, and which others use. Empty: the
   // address that leads to the others.
   std::string listen_address = {};
+  std::string described = {};  // "torchrun says rank 5 of 8"
 };
 
 using Environment = std::map<std::string, std::string, std::less<>>;

@@ -367,7 +367,8 @@ class Ranks(RankRuns):
         refused = subprocess.run([SLUICE, "train", self.config, "--hostfile", "elsewhere"],
                                  cwd=self.path, check=False, capture_output=True, text=True)
         self.assertEqual(refused.returncode, 2, refused.stderr)
-        self.assertIn("elsewhere is a folder", refused.stderr)
+        self.assertIn("elsewhere", refused.stderr)
+        self.assertIn("directory", refused.stderr)
 
     def test_of_another_host_have_bounds(self):
         """The starter of another host's ranks checks what the first host tells it."""

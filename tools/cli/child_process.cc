@@ -1,8 +1,8 @@
 #include "tools/cli/child_process.h"
 
-#include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,8 +22,9 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(std::vector<std::strin
   std::array<int, 2> ends{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
     return Error::from_errno(errno, {.operation = "socketpair"});
+  const timeval poll_every{.tv_sec = 0, .tv_usec = 100'000};  // of ask()
+  setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &poll_every, sizeof(poll_every));
   std::vector<char*> arguments;
-  arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   posix_spawn_file_actions_t actions;
@@ -38,10 +39,9 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(std::vector<std::strin
   const sigset_t defaults = signals_ignored_here();
   posix_spawnattr_setsigmask(&attributes, &none);  // otherwise a child could not be interrupted
   posix_spawnattr_setsigdefault(&attributes, &defaults);
-  posix_spawnattr_setflags(
-      &attributes,
-      static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |  // NOLINT: as declared
-                         (options.own_group ? POSIX_SPAWN_SETPGROUP : 0)));
+  const int flags = POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
+                    (options.own_group ? POSIX_SPAWN_SETPGROUP : 0);
+  posix_spawnattr_setflags(&attributes, static_cast<short>(flags));  // NOLINT: as declared
   int process = -1;
   const int failed =
       posix_spawnp(&process, arguments.front(), &actions, &attributes, arguments.data(), environ);
@@ -122,16 +122,10 @@ bool ChildProcess::tell(const std::string& line) {
 
 Result<std::string> ChildProcess::ask(const std::string& line, const std::function<bool()>& go_on) {
   constexpr std::size_t kMostOfAnAnswer = std::size_t{64} << 20;
-  constexpr int kPollMs = 100;
-  const auto ended = [&] {
-    reap(0);
-    return Error(ErrorCode::kIo,
-                 program_ + " did not answer: it ended " + ending() + "; see its message above");
-  };
-  if (!tell(line)) return ended();
   std::array<char, 65536> piece{};
-  while (true) {
-    const std::size_t end = read_.find('\n');
+  ssize_t count = tell(line) ? 1 : 0;
+  std::size_t end = read_.find('\n');
+  while (count > 0 || (count < 0 && (errno == EINTR || errno == EAGAIN))) {
     if (end != std::string::npos) {
       std::string answer = read_.substr(0, end);
       read_.erase(0, end + 1);
@@ -140,13 +134,14 @@ Result<std::string> ChildProcess::ask(const std::string& line, const std::functi
     if (read_.size() > kMostOfAnAnswer)
       return Error(ErrorCode::kIo, program_ + " sent an unterminated reply");
     if (go_on && !go_on()) return Error(ErrorCode::kCancelled, program_ + " was not waited for");
-    pollfd waiting{.fd = socket_.get(), .events = POLLIN, .revents = 0};
-    if (poll(&waiting, 1, kPollMs) == 0) continue;
-    const ssize_t count = recv(socket_.get(), piece.data(), piece.size(), MSG_DONTWAIT);
-    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (count <= 0) return ended();
-    read_.append(piece.data(), static_cast<std::size_t>(count));
+    count = recv(socket_.get(), piece.data(), piece.size(), 0);
+    const std::size_t before = read_.size();
+    if (count > 0) read_.append(piece.data(), static_cast<std::size_t>(count));
+    end = read_.find('\n', before);
   }
+  reap(0);
+  return Error(ErrorCode::kIo,
+               program_ + " did not answer: it ended " + ending() + "; see its message above");
 }
 
 }  // namespace sluice::tools

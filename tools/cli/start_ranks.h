@@ -7,8 +7,10 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "aio/result.h"
+#include "engine/comm/host_lists.h"
 #include "engine/comm/rank_context.h"
 
 namespace CLI {  // NOLINT(readability-identifier-naming): named by CLI11
@@ -19,21 +21,18 @@ namespace sluice::tools {
 
 // The options that start ranks.
 struct RankOptions {
-  int ranks = 0;         // 0: as launched
-  int gpus = 0;          // 0: as launched
-  std::string hostfile;  // empty: as launched
+  int ranks = 0;  // 0: as launched
+  int gpus = 0;   // 0: as launched
+  std::string hostfile;
+  std::vector<engine::HostSlots> hosts;  // of the hostfile; empty: as launched
   // Like rsync's -e: the words of a command that takes a host and a line for its shell.
   std::string shell = "ssh -o BatchMode=yes";
   int master_port = engine::kDefaultMasterPort;  // with a hostfile
 
-  bool are_wanted() const { return ranks > 0 || gpus > 0 || !hostfile.empty(); }
+  bool are_wanted() const { return ranks > 0 || gpus > 0 || !hosts.empty(); }
 };
+// Refuses a hostfile that cannot be read, or whose first host is not this one.
 void add_rank_options(CLI::App& command, RankOptions& options);
-
-// Slurm batch scripts and interactive shells may have all the variables of a task, though srun has
-// not started one there. The user's options therefore take precedence, in this process and in those
-// that it starts.
-void prefer_asked_ranks(const RankOptions& options, engine::Environment& environment);
 
 // If this process has to start ranks rather than be one, starts them and waits for them. Returns
 // the exit code: the first rank's, or 1 if only another rank failed. `saved_code` is no failure.
@@ -41,8 +40,8 @@ void prefer_asked_ranks(const RankOptions& options, engine::Environment& environ
 // The first signal that this process gets is passed on to the first rank. If this process ends, the
 // ranks stop as on a first signal. A rank that a signal ends is named on standard error. After a
 // failure the other ranks and hosts get some time to end by themselves, and are then ended.
-// Errors: kInvalidArgument for options that contradict the launcher, this machine or the hostfile;
-// kNotFound if a rank or another host cannot be started, after the others were ended.
+// Errors: kInvalidArgument for options that contradict the launcher or this machine; kNotFound if a
+// rank or another host cannot be started, after the others were ended.
 Result<std::optional<int>> start_ranks(const RankOptions& options, engine::Launch launch,
                                        int saved_code);
 

@@ -209,9 +209,7 @@ Result<int> run(const TrainOptions& options, const CLI::App& app,
 }
 
 Result<int> run_rank(TrainOptions& options, const CLI::App& app, aio::IoWatchdog& watchdog) {
-  engine::Environment environment = engine::own_environment();
-  prefer_asked_ranks(options.ranks, environment);
-  SLUICE_ASSIGN_OR_RETURN(engine::Launch launch, engine::read_launch(environment));
+  SLUICE_ASSIGN_OR_RETURN(engine::Launch launch, engine::read_launch(engine::own_environment()));
   if (options.ranks.are_wanted()) launch.tasks_beside = 0;  // the user asked for it
   SLUICE_ASSIGN_OR_RETURN(const auto ended,
                           start_ranks(options.ranks, launch, options.signal_exit_code));

@@ -24,27 +24,6 @@ namespace {
 
 using nlohmann::json;
 
-// Limits what a terminal shows of the other ranks to warnings and errors, with their rank.
-class QuietRank {
- public:
-  explicit QuietRank(int rank) : stream_(std::cerr.rdbuf(nowhere_.rdbuf())) {
-    log::set_sink([rank, out = stream_](log::Level level, std::string_view message) {
-      if (level == log::Level::kInfo) return;
-      std::ostream(out) << "rank " << rank << ": " << message << "\n" << std::flush;
-    });
-  }
-  ~QuietRank() {
-    log::set_sink({});
-    std::cerr.rdbuf(stream_);
-  }
-  QuietRank(const QuietRank&) = delete;
-  QuietRank& operator=(const QuietRank&) = delete;
-
- private:
-  std::ostringstream nowhere_;
-  std::streambuf* const stream_;
-};
-
 // Whether this rank sees the run's folder at the same path, since each rank writes files of a
 // checkpoint there. The first rank has put a mark file there.
 Status see_folder(engine::Communicator& link, const std::string& path, const std::string& content) {
@@ -67,19 +46,17 @@ Status see_folder(engine::Communicator& link, const std::string& path, const std
 // first of them.
 Status follow(const engine::RankContext& context, engine::Communicator& link,
               aio::IoWatchdog& watchdog, bool& has_begun) {
-  const QuietRank quiet(link.rank());
   SLUICE_ASSIGN_OR_RETURN(const auto texts, link.all_gather_text(""));
   SLUICE_ASSIGN_OR_RETURN(const json content, read_json<json>(texts.front()));
-  config::Sources sources;
-  sources.run_file =
-      config::Source{"the first rank's configuration", content.at("config").get<std::string>()};
-  sources.world_size = link.world_size();
-  SLUICE_ASSIGN_OR_RETURN(const config::Resolved resolved, config::resolve(sources));
+  SLUICE_ASSIGN_OR_RETURN(
+      const config::Resolved resolved,
+      config::resolve({.run_file = config::Source{"the first rank's configuration",
+                                                  content.at("config").get<std::string>()},
+                       .world_size = link.world_size()}));
   const config::Config& config = resolved.config;
   std::optional<engine::CheckpointEntry> from;
   if (content.contains("checkpoint")) {
-    from.emplace();
-    from->path = content.at("checkpoint").get<std::string>();
+    from.emplace().path = content.at("checkpoint").get<std::string>();
     from->step = content.at("step").get<std::int64_t>();
   }
   SLUICE_RETURN_IF_ERROR(see_folder(link, content.at("seen_at").get<std::string>(),
@@ -137,6 +114,14 @@ int end_together(engine::Communicator& link, int code) {
 Result<int> follow_first_rank(const engine::RankContext& context, engine::Communicator& link,
                               aio::IoWatchdog& watchdog) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) std::signal(signal, SIG_IGN);
+  // A terminal shows only warnings and errors of this rank, with its number.
+  const std::string name = "rank " + std::to_string(link.rank());
+  std::ostringstream nowhere;
+  std::streambuf* const terminal = std::cerr.rdbuf(nowhere.rdbuf());
+  log::set_sink([&name, terminal](log::Level level, std::string_view message) {
+    if (level == log::Level::kInfo) return;
+    std::ostream(terminal) << name << ": " << message << "\n" << std::flush;
+  });
   bool has_begun = false;
   Status done;
   try {
@@ -144,13 +129,15 @@ Result<int> follow_first_rank(const engine::RankContext& context, engine::Commun
   } catch (const std::exception& error) {
     done = error_of(error);
   }
+  log::set_sink({});
+  std::cerr.rdbuf(terminal);
   if (done.ok()) return end_together(link, 0);
   // The first rank or another one refused to begin; the first one prints the reason.
   if (!has_begun && done.error().code() == ErrorCode::kCancelled) return 1;
   const Status known = link.health();
   link.abort(done.error().message());
   if (is_said_by_others(done.error(), known, link.rank())) return 1;
-  return std::move(done).error().with_context("rank " + std::to_string(link.rank()));
+  return std::move(done).error().with_context(name);
 }
 
 }  // namespace sluice::tools
