@@ -172,7 +172,7 @@ std::vector<ModuleClass> module_classes() {
     const auto* const decoder = dynamic_cast<const DecoderFamily*>(family);
     if (decoder == nullptr) continue;
     for (const FamilyClass& type : decoder->table().classes) {
-      if (!type.has_modules) continue;
+      if (!type.text_type.empty()) continue;
       std::string keys;
       for (const ConfigRow& row : decoder->table().rows)
         if (row.is_of(type.model_type) && row.use != ConfigUse::kOfPart)

@@ -54,8 +54,6 @@ struct FamilyClass {
   bool reads_mxfp4 = false;
   std::span<const ExpertStack> stacks = {};
   bool exports_stacks = false;
-  // Modules of the class are computed by the family's units, too (python/sluice/_families.py).
-  bool has_modules = false;
 
   // Its default of a key; `other`: where it has none of its own.
   HuggingFaceConfig::Json default_of(std::string_view key, HuggingFaceConfig::Json other) const;

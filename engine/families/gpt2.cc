@@ -164,8 +164,7 @@ FamilyTable gpt2_table() {
                    .models = "GPT-2s",
                    .names = &kNames,
                    .begin = 50256,
-                   .end = 50256,
-                   .has_modules = true}},
+                   .end = 50256}},
       .rows = rows(),
       // Table 2 of the paper.
       .presets = {gpt2("gpt2-small", 12, 768, 12, 1024), gpt2("gpt2-medium", 24, 1024, 16, 1024),

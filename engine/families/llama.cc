@@ -65,12 +65,6 @@ bool is_rotary_buffer(std::string_view name) {
 
 // ---- classes -----------------------------------------------------------------------------------
 
-// The Python package computes its modules, too.
-FamilyClass with_modules(FamilyClass type) {
-  type.has_modules = true;
-  return type;
-}
-
 FamilyClass type(std::string_view model_type, std::string_view architecture,
                  std::string_view models, std::vector<std::pair<std::string_view, Json>> defaults) {
   return {.model_type = model_type,
@@ -186,15 +180,15 @@ std::vector<FamilyClass> classes() {
   // transformers (AutoConfig, since 5.0) makes a Ministral of a Mistral that names the layers with
   // a window, because its Mistral has the same window in all layers.
   mistral.by_layer = "ministral";
-  return {with_modules(with_tokens(type("llama", "LlamaForCausalLM", "Llamas",
-                                        {{"vocab_size", 32000},
-                                         {"intermediate_size", 11008},
-                                         {"max_position_embeddings", 2048}}),
-                                   2)),
-          with_modules(mistral),
-          with_modules(type("qwen2", "Qwen2ForCausalLM", "Qwen2s", qwen_defaults())),
-          with_modules(type("qwen3", "Qwen3ForCausalLM", "Qwen3s", qwen3_defaults)),
-          with_modules(mistral_like("ministral", "MinistralForCausalLM", "Ministrals")),
+  return {with_tokens(type("llama", "LlamaForCausalLM", "Llamas",
+                           {{"vocab_size", 32000},
+                            {"intermediate_size", 11008},
+                            {"max_position_embeddings", 2048}}),
+                      2),
+          mistral,
+          type("qwen2", "Qwen2ForCausalLM", "Qwen2s", qwen_defaults()),
+          type("qwen3", "Qwen3ForCausalLM", "Qwen3s", qwen3_defaults),
+          mistral_like("ministral", "MinistralForCausalLM", "Ministrals"),
           qwen3_moe(),
           mixtral(),
           gpt_oss(),

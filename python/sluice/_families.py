@@ -16,6 +16,7 @@ from ._core import Error, Family, is_spilled, module_classes
 
 # By model_type: the class, and the keys of its config that the family reads or checks.
 _CLASSES = module_classes()
+_MODELS = "transformers.models."
 # All of them compute causal attention; they differ in rounding.
 _ATTENTION = {"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"}
 READ = {"architectures", "dtype", "model_type", "quantization_config", "torch_dtype"}.union(
@@ -76,13 +77,12 @@ def family_of(model: nn.Module) -> Family:
 
 def _check_class(model: nn.Module) -> None:
     kind = type(model)
-    model_type = getattr(getattr(model, "config", None), "model_type", None)
-    wanted, _ = _CLASSES.get(str(model_type), (None, []))
-    where = f"transformers.models.{model_type}.modeling_{model_type}"
-    if wanted is None or kind.__name__ != wanted or kind.__module__ != where:
-        known = ", ".join(name for name, _ in _CLASSES.values())
+    config: Any = getattr(model, "config", None)
+    wanted, _ = _CLASSES.get(str(getattr(config, "model_type", None)), (None, []))
+    where = type(config).__module__.replace(".configuration_", ".modeling_")
+    if (kind.__module__, kind.__name__) != (where, wanted) or not where.startswith(_MODELS):
+        known = ", ".join(sorted({name for name, _ in _CLASSES.values()}))
         raise NotOfAFamily(f"the engine has no units for {kind.__qualname__}, only for {known}")
-    config: Any = model.config
     if getattr(config, "_attn_implementation", None) not in _ATTENTION:
         raise NotOfAFamily(f"its attention implementation is {config._attn_implementation}")
 
@@ -169,6 +169,12 @@ def _read(config: Any) -> Family:
 
 
 def _check_parameters(model: nn.Module, family: Family) -> None:
+    for name, parameter in model.named_parameters():
+        if ".experts." in name and parameter.dim() == 3:
+            raise NotOfAFamily(
+                f"{name} has all experts of a block, and the engine's units have a parameter for"
+                " each expert"
+            )
     wanted = {name: tuple(shape) for _, unit in family.units for name, shape in unit}
     for name, parameter in model.named_parameters():
         if wanted.pop(name, None) != tuple(parameter.shape):
@@ -218,19 +224,25 @@ def _check_rotary(model: nn.Module) -> None:
     """Compares rotary tables with those built from the config. The logits of a few tokens do not
     show small differences in them."""
     for name, part in named(model):
-        table = part._buffers.get("inv_freq")
-        if table is None or table.is_meta:
+        tables = {
+            key: table
+            for key, table in part._buffers.items()
+            if key.endswith("inv_freq") and table is not None and not table.is_meta
+        }
+        if not tables:
             continue
         try:
             with torch.device("cpu"):
-                usual = type(part)(config=part.config)._buffers["inv_freq"]
+                twin = type(part)(config=part.config)
         except Exception as error:
             raise NotOfAFamily(f"{name} cannot be made from its config: {error}") from error
-        assert usual is not None
-        if usual.shape != table.shape or not _are_near(usual.to(table.dtype), table.cpu()):
-            raise NotOfAFamily(
-                f"inv_freq of {name} differs from the frequencies that its config gives"
-            )
+        for key, table in tables.items():
+            usual = twin._buffers[key]
+            assert usual is not None
+            if usual.shape != table.shape or not _are_near(usual.to(table.dtype), table.cpu()):
+                raise NotOfAFamily(
+                    f"{key} of {name} differs from the frequencies that its config gives"
+                )
 
 
 def _are_near(one: torch.Tensor, other: torch.Tensor) -> bool:

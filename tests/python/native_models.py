@@ -35,6 +35,33 @@ MODELS = {
     "qwen2": ("Qwen2", LLAMA, {}),
     "qwen3": ("Qwen3", LLAMA, {"head_dim": 16}),
     "mistral": ("Mistral", LLAMA, {"sliding_window": 5}),
+    "phi3": (
+        "Phi3",
+        LLAMA,
+        {"sliding_window": 5, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None},
+    ),
+    "gemma3": (
+        "Gemma3Text",
+        LLAMA,
+        {
+            "head_dim": 16,
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 5,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        },
+    ),
+    "qwen3_5": (
+        "Qwen3_5Text",
+        LLAMA,
+        {
+            "head_dim": 16,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 12,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+        },
+    ),
     "dynamic": (
         "Llama",
         LLAMA,
@@ -51,7 +78,7 @@ def make(name, seed=0, **more):
     torch.manual_seed(seed)
     config = getattr(transformers, f"{family}Config")(**{**numbers, **own, **more})
     kind = "LMHeadModel" if family == "GPT2" else "ForCausalLM"
-    return getattr(transformers, family + kind)(config).train()
+    return getattr(transformers, family.removesuffix("Text") + kind)(config).train()
 
 
 def batches(count, seed=1, rows=2):

@@ -43,7 +43,7 @@ class Losses(NativeCase):
     def test_weights_as_pytorch(self):
         """The padding row of the embedding gets no gradient from look-ups, even if texts contain
         it."""
-        for name in ("gpt2", "tied", "qwen3"):
+        for name in ("gpt2", "tied", "qwen3", "phi3", "gemma3", "qwen3_5"):
             model = make(name)
             model.resize_token_embeddings(VOCAB + 3)  # adds a row for a padding token
             reference = twin(model)
@@ -64,6 +64,11 @@ class Losses(NativeCase):
             ("mistral", True),
             ("dynamic", False),
             ("dynamic", True),
+            ("phi3", True),
+            ("gemma3", False),
+            ("gemma3", True),
+            ("qwen3_5", False),
+            ("qwen3_5", True),
         ):
             model = make(name)
             reference = twin(model)
@@ -184,7 +189,7 @@ class Losses(NativeCase):
     def test_placement_changes_no_bit_and_a_checkpoint_goes_on_anywhere(self):
         data = batches(6)
         for name, bits, accumulation in itertools.product(
-            ("gpt2", "llama", "tied"), ({}, {"bf16": {"enabled": True}}), (1, 3)
+            ("gpt2", "llama", "tied", "gemma3", "qwen3_5"), ({}, {"bf16": {"enabled": True}}), (1, 3)
         ):
             found, after = set(), set()
             run = self.folder / f"{name}-{len(bits)}-{accumulation}"
@@ -245,11 +250,14 @@ class Losses(NativeCase):
 
     def test_16_bits_are_near_those_by_hooks(self):
         found = {}
-        for units in ("engine", "hooks"):
-            engine = self.engine(make("llama"), units=units, bf16={"enabled": True})
-            found[units] = train(engine, batches(1) * 8)
-        for own, other in zip(found["engine"], found["hooks"]):
-            self.assertAlmostEqual(own, other, delta=0.02)
+        for name, units in itertools.product(
+            ("llama", "phi3", "gemma3", "qwen3_5"), ("engine", "hooks")
+        ):
+            engine = self.engine(make(name), units=units, bf16={"enabled": True})
+            found[name, units] = train(engine, batches(1) * 8)
+        for name, _ in found:
+            for own, other in zip(found[name, "engine"], found[name, "hooks"]):
+                self.assertAlmostEqual(own, other, delta=0.02, msg=name)
 
     def test_by_the_modules_own_call_and_by_deepspeeds(self):
         data = batches(4)

@@ -52,6 +52,20 @@ class ByHooks(NativeCase):
         recipe = peft.LoraConfig(target_modules=["q_proj"], task_type="CAUSAL_LM")
         self.reason(peft.get_peft_model(make("llama"), recipe), "PeftModelForCausalLM")
 
+    def test_experts_that_are_one_parameter(self):
+        experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "pad_token_id": None}
+        for name, more in (
+            ("Qwen3Moe", {"head_dim": 16, "moe_intermediate_size": 40, "norm_topk_prob": True}),
+            ("Mixtral", {}),
+            ("GptOss", {"head_dim": 16, "eos_token_id": 2}),
+        ):
+            config = getattr(transformers, f"{name}Config")(**{**LLAMA, **experts, **more})
+            torch.manual_seed(0)
+            model = getattr(transformers, f"{name}ForCausalLM")(config).train()
+            expected = by_torch(twin(model), batches(2))
+            engine = self.reason(model, "experts.*all experts of a block")
+            self.near(train(engine, batches(2)), expected)
+
     @unittest.skipIf(DEVICE != "cpu", "where the CPU computes, sums take more RAM by hooks")
     def test_a_run_that_has_no_room_for_hooks_goes_on_by_the_units(self):
         sizes = {"n_embd": 256, "n_layer": 6}
