@@ -28,7 +28,7 @@ namespace {
 struct Names {
   Launcher launcher;
   const char* title;
-  // Of rank, world, local rank and local world. Of two for the last, the first that is set.
+  // For rank, world, local rank and local world; two for the last: the first that is set counts.
   const char* numbers;
 };
 
@@ -251,7 +251,7 @@ Result<Launch> read_launch(const Environment& environment) {
                    " and " + read.described +
                    ". Unset the variables of the one that did not start this run");
     if (is_first) chosen = std::move(read);
-    // mpirun starts its tasks inside a Slurm allocation, whose variables are the node's, and Slurm's
+    // mpirun starts its tasks inside a Slurm allocation, whose variables are the node's. Slurm's
     // own PMI sets two of MPICH's. torchrun itself is started once per host, by another launcher.
     if (chosen.launcher == Launcher::kOpenMpi ||
         (chosen.launcher == Launcher::kTorchrun && environment.contains("TORCHELASTIC_RUN_ID")) ||
