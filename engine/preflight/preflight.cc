@@ -12,6 +12,7 @@
 #include "aio/memory_files.h"
 #include "aio/units.h"
 #include "engine/observe/text_table.h"
+#include "engine/preflight/memory_remedies.h"
 #include "engine/preflight/nearest_existing_ancestor.h"
 #include "swap/stripe_weights.h"
 
@@ -20,12 +21,6 @@ namespace {
 
 std::string gib_text(std::uint64_t bytes) {
   return decimals(std::ceil(static_cast<double>(bytes) / kGiB * 10) / 10, 1);
-}
-
-std::uint64_t bytes_of(const std::vector<MemoryLine>& lines, MemoryUse use) {
-  std::uint64_t bytes = 0;
-  for (const MemoryLine& line : lines) bytes += line.use == use ? line.bytes : 0;
-  return bytes;
 }
 
 class Check {
@@ -70,7 +65,6 @@ class Check {
   void judge(const Status& status) {
     if (report_.verdict.ok()) report_.verdict = status;
   }
-  bool trains() const { return plan_.purpose == RunPurpose::kTraining; }
 
   void line(const std::string& what, const std::string& value, const std::string& of = "") {
     text_ << "  " << std::left << std::setw(46) << what << std::right << std::setw(10) << value
@@ -91,6 +85,7 @@ class Check {
              : "");
     if (!pool.room_bytes || needed <= *pool.room_bytes) return {};
     const std::uint64_t missing = needed - *pool.room_bytes;
+    const std::uint64_t fixed = bytes_of(lines, MemoryUse::kOther);
     const bool could_be_raised = pool.budget_gib && pool.free_bytes && needed <= *pool.free_bytes;
     return Error(
         ErrorCode::kOutOfMemory,
@@ -101,39 +96,9 @@ class Check {
                                    gib_text(needed * static_cast<std::uint64_t>(pool.sharing)) +
                                    ", which this machine has free; or: "
                              : "") +
-            remedy(pool, lines, needed, missing));
-  }
-
-  // A part of a run's memory, and the setting that reduces it.
-  struct Consumer {
-    std::string name;
-    std::uint64_t bytes = 0;
-    std::string remedy;  // empty: no setting reduces it
-  };
-
-  // The consumers, the largest first.
-  std::vector<Consumer> consumers(const std::vector<MemoryLine>& lines) const {
-    Consumer activations{.name = "activations", .remedy = activation_remedy()};
-    Consumer state{.name = "optimizer state", .remedy = state_remedy()};
-    Consumer parameters{.name = "parameters", .remedy = parameter_remedy()};
-    Consumer copy{
-        .name = "the copy of the state for checkpoints",
-        .remedy =
-            "pause training while checkpoints are written (run.checkpoint_background: \"off\")"};
-    Consumer in_memory{.name = "NVMe paths in memory",
-                       .remedy = "give budget.nvme_paths folders on drives"};
-    activations.bytes =
-        bytes_of(lines, MemoryUse::kActivations) + bytes_of(lines, MemoryUse::kUnitInputs);
-    state.bytes = bytes_of(lines, MemoryUse::kState);
-    parameters.bytes = bytes_of(lines, MemoryUse::kParameters);
-    copy.bytes = bytes_of(lines, MemoryUse::kCheckpointCopy);
-    in_memory.bytes = bytes_of(lines, MemoryUse::kFilesInMemory);
-    std::vector<Consumer> all = {activations, state, parameters, copy};
-    if (in_memory.bytes > 0) all.push_back(in_memory);
-    std::erase_if(all, [](const Consumer& it) { return it.remedy.empty(); });
-    std::stable_sort(all.begin(), all.end(),
-                     [](const Consumer& a, const Consumer& b) { return a.bytes > b.bytes; });
-    return all;
+            (pool.is_host && needed - fixed < missing
+                 ? more_memory(pool, fixed, missing)
+                 : memory_remedy(config_, plan_, lines, missing)));
   }
 
   // The memory that is needed if no setting is enough, as in a small container.
@@ -144,22 +109,6 @@ class Check {
            (pool.limit.empty() ? "The run needs " + format_bytes(more) + " more free " + pool.name
                                : "Raise the memory limit of this container or job to " +
                                      format_bytes(*facts_.cgroup_limit_bytes + more));
-  }
-
-  // The settings that reduce the largest part, and the next part if all of the largest is not
-  // enough.
-  std::string remedy(const Pool& pool, const std::vector<MemoryLine>& lines, std::uint64_t needed,
-                     std::uint64_t missing) const {
-    const std::vector<Consumer> all = consumers(lines);
-    const std::uint64_t fixed = bytes_of(lines, MemoryUse::kOther);
-    if (pool.is_host && needed - fixed < missing) return more_memory(pool, fixed, missing);
-    const Consumer& largest = all.front();
-    std::string text = largest.bytes > 0 ? format_bytes(largest.bytes) + " of it are " +
-                                               largest.name + ": " + largest.remedy
-                                         : "To need less, " + largest.remedy;
-    if (largest.bytes < missing && all.size() > 1 && all[1].bytes > 0)
-      text += "; and " + format_bytes(all[1].bytes) + " are " + all[1].name + ": " + all[1].remedy;
-    return text;
   }
 
   // A drive in a file system in memory uses the same pool.
@@ -193,67 +142,6 @@ class Check {
                   .sharing = facts_.ranks,
                   .is_host = true},
                  lines, needed);
-  }
-
-  // Empty: all state is already on NVMe, or there is none.
-  std::string state_remedy() const {
-    using config::OffloadDevice;
-    const OffloadDevice device = config_.zero.offload_optimizer.device;
-    if (!trains() || device == OffloadDevice::kNvme) return "";
-    if (plan_.cuda && device == OffloadDevice::kNone)
-      return "keep it in RAM (zero_optimization.offload_optimizer.device: \"cpu\"), or on NVMe";
-    return "put it on NVMe (zero_optimization.offload_optimizer.device: \"nvme\", "
-           "budget.nvme_paths), or keep less of it in memory";
-  }
-
-  std::string parameter_remedy() const {
-    using config::OffloadDevice;
-    const OffloadDevice device = config_.zero.offload_param.device;
-    if (device == OffloadDevice::kNvme) return "";
-    if (plan_.cuda && device == OffloadDevice::kNone)
-      return "keep them in RAM (zero_optimization.offload_param.device: \"cpu\"), or on NVMe";
-    return "put them on NVMe (zero_optimization.offload_param.device: \"nvme\", "
-           "budget.nvme_paths)";
-  }
-
-  // The unit inputs that a wave keeps between forward and backward.
-  std::uint64_t unit_input_bytes() const {
-    if (!trains() || plan_.activations.unit_inputs) return 0;
-    const std::int64_t numbers = (config_.model.layers + 2) * config_.model.hidden *
-                                 config_.data.sequence_tokens * config_.batch.micro *
-                                 plan_.waves.of_a_wave;
-    return static_cast<std::uint64_t>(numbers) *
-           (plan_.types.form == offload::ParamForm::kFp32 ? 4U : 2U);
-  }
-
-  std::string activation_remedy() const {
-    const auto& keeps = plan_.activations.kept;
-    const std::string micro = std::to_string(config_.batch.micro);
-    const std::string accumulation = std::to_string(config_.batch.accumulation);
-    if (trains() && std::find(keeps.begin(), keeps.end(), true) != keeps.end())
-      return "recompute them (placement.recompute: \"on\")";
-    const bool between_passes =
-        activation_bytes() > 0 && 2 * unit_input_bytes() > activation_bytes();
-    if (between_passes && plan_.cuda)
-      return "keep the inputs of units in RAM (placement.unit_inputs_to_cpu: \"on\")";
-    const std::string shorter = "use shorter sequences (data.sequence_length, now " +
-                                std::to_string(config_.data.sequence_tokens) + ")";
-    if (between_passes && plan_.waves.of_a_wave > 1) {
-      return "run fewer of a step's micro-batches through the model together "
-             "(placement.wave_micro_batches, now " +
-             std::to_string(plan_.waves.of_a_wave) + "), with the same results";
-    }
-    if (config_.batch.micro > 1) {
-      return "use smaller micro-batches (train_micro_batch_size_per_gpu, now " + micro + ")" +
-             (trains() ? " and proportionally more of them (gradient_accumulation_steps, now " +
-                             accumulation + "), with the same results"
-                       : "");
-    }
-    return shorter + " or a smaller model";
-  }
-
-  std::uint64_t activation_bytes() const {
-    return bytes_of(plan_.cuda ? plan_.gpu : plan_.host, MemoryUse::kActivations);
   }
 
   // The plan has already given up the slots that it can.
