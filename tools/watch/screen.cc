@@ -2,28 +2,19 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 
-#include "tools/report/metrics_file.h"
 #include "tools/watch/frame.h"
 #include "tools/watch/numbers.h"
+#include "tools/watch/screen_charts.h"
 #include "tools/watch/sentences.h"
 
 namespace sluice::watch {
 namespace {
 
-constexpr int kGutter = 9;  // for a chart's labels
 constexpr int kLabel = 12;  // width of labels of lines and bars
 constexpr std::array<const char*, kPanels> kPanelNames = {"overview", "learning", "speed",
                                                           "memory and drives", "events"};
-
-struct Area {
-  int row = 0;
-  int column = 0;
-  int rows = 0;
-  int columns = 0;
-};
 
 Style style_of(RunPhase phase) {
   switch (phase) {
@@ -46,47 +37,11 @@ std::string value_text(const RunView& view, const char* column) {
   return number_text(view.last ? view.last->value(column) : std::nullopt);
 }
 
-struct Spec {
-  const char* title;
-  const char* column;
-  std::string (*text)(std::optional<double>);
-  bool from_zero = false;
-  bool is_loss = false;
-  const char* also = nullptr;  // another column in the same chart
-};
-std::string plain_number(std::optional<double> value) { return number_text(value); }
-constexpr Spec kLoss{"loss", "loss", plain_number, false, true, "val_loss"};
-constexpr Spec kValidation{"validation loss", "val_loss", plain_number, false, true};
-constexpr Spec kNorm{"gradient norm", "grad_norm", plain_number, true};
-constexpr Spec kRate{"learning rate", "lr", plain_number, true};
-constexpr Spec kSpeed{"tokens/s", "tokens_per_s", count_text, true};
-constexpr Spec kTime{"step time", "step_ms", milliseconds_text, true};
-constexpr Spec kBusy{"GPU busy", "gpu_utilization_percent", percent_text, true};
-constexpr Spec kGpu{"GPU memory, peak", "gpu_peak_bytes", bytes_text, true};
-constexpr Spec kHost{"host memory", "host_rss_bytes", bytes_text, true};
-constexpr Spec kRead{"read from drives per step", "nvme_read_bytes", traffic_text, true};
-constexpr Spec kWrite{"written to drives per step", "nvme_write_bytes", traffic_text, true};
-
 class Painter {
  public:
   Painter(const RunView& view, const report::StepSeries& series, const ScreenOptions& options,
           Frame& frame)
-      : view_(view), series_(series), options_(options), frame_(frame) {
-    const auto& buckets = series.buckets();
-    if (buckets.empty()) return;
-    range_ = {.first = buckets.front().first_step, .last = buckets.back().last_step};
-    // Reserve some room while steps arrive: a curve that does not move is not sent again.
-    if (!is_over(view.phase)) {
-      const auto span = static_cast<std::uint64_t>(range_.last - range_.first);
-      const auto unit =
-          static_cast<std::int64_t>(std::max(std::bit_ceil(span) / 16, std::uint64_t{1}));
-      const std::int64_t end = (range_.last / unit + 1) * unit;
-      range_.last = view.facts.total_steps && *view.facts.total_steps > range_.last
-                        ? std::min(end, *view.facts.total_steps)
-                        : end;
-    }
-    range_.first = range_.last - ((range_.last - range_.first) >> options.zoom);
-  }
+      : view_(view), options_(options), frame_(frame), charts_(view, series, options, frame) {}
 
   void paint() {
     const int rows = frame_.rows();
@@ -99,16 +54,17 @@ class Painter {
     } else if (options_.panel == Panel::kEvents) {
       events(body, options_.scroll);
     } else if (options_.panel == Panel::kLearning) {
-      charts(body, {&kLoss, &kValidation, &kNorm, &kRate});
+      charts_.draw(body, {&charts::kLoss, &charts::kValidation, &charts::kNorm, &charts::kRate});
     } else if (options_.panel == Panel::kSpeed) {
       const int below = std::min(8, body.rows / 2);
-      std::vector<const Spec*> specs = {&kSpeed, &kTime};
-      if (view_.gpu_utilization_percent) specs.push_back(&kBusy);
-      charts({body.row, 0, body.rows - below, body.columns}, specs);
+      std::vector<const ChartSpec*> specs = {&charts::kSpeed, &charts::kTime};
+      if (view_.gpu_utilization_percent) specs.push_back(&charts::kBusy);
+      charts_.draw({body.row, 0, body.rows - below, body.columns}, specs);
       column_of(&Painter::resources, {body.row + body.rows - below, 0, below, body.columns});
     } else if (options_.panel == Panel::kMemory) {
       const int below = std::min(10, body.rows / 2);
-      charts({body.row, 0, body.rows - below, body.columns}, {&kGpu, &kHost, &kRead, &kWrite});
+      charts_.draw({body.row, 0, body.rows - below, body.columns},
+                   {&charts::kGpu, &charts::kHost, &charts::kRead, &charts::kWrite});
       two_columns(&Painter::memory, &Painter::drives,
                   {body.row + body.rows - below, 0, below, body.columns});
     } else {
@@ -186,61 +142,6 @@ class Painter {
       frame_.put(area.row + i, 1, kKeys[static_cast<std::size_t>(i)][0], Style::kTitle);
       frame_.put(area.row + i, 15, kKeys[static_cast<std::size_t>(i)][1]);
     }
-  }
-
-  // In one or two columns, depending on the area's width.
-  void charts(const Area& area, const std::vector<const Spec*>& specs) {
-    const int count = static_cast<int>(specs.size());
-    const int across = area.columns >= 70 && count > 1 ? 2 : 1;
-    const int down = std::max(1, std::min((count + across - 1) / across, area.rows / 4));
-    const int rows = area.rows / down;
-    const int columns = area.columns / across;
-    for (int i = 0; i < std::min(count, across * down); ++i)
-      chart({area.row + i / across * rows, i % across * columns, rows,
-             columns - (i % across + 1 < across ? 2 : 0)},
-            *specs[static_cast<std::size_t>(i)]);
-  }
-
-  void chart(const Area& area, const Spec& spec) {
-    if (area.rows < 3 || area.columns < kGutter + 6) return;
-    const std::string last = spec.text(view_.last ? view_.last->value(spec.column) : std::nullopt);
-    int at = frame_.put(area.row, area.column, spec.title, Style::kTitle, area.columns);
-    if (last != "-") at = frame_.put(area.row, at + 1, last, Style::kCurve);
-    if (spec.is_loss && view_.val_loss)
-      frame_.put(area.row, at + 2, "validation " + number_text(view_.val_loss), Style::kOther,
-                 area.column + area.columns - at - 2);
-    ChartOptions options{.rows = area.rows - 2,
-                         .columns = area.columns - kGutter,
-                         .unicode = options_.unicode,
-                         .log = spec.is_loss && options_.log,
-                         .from_zero = spec.from_zero};
-    std::vector<std::vector<double>> curves = {
-        sampled(series_, report::metric_column(spec.column), range_, chart_samples(options))};
-    if (spec.also != nullptr)
-      curves.push_back(
-          sampled(series_, report::metric_column(spec.also), range_, chart_samples(options)));
-    const ChartPicture picture = draw_chart(curves, options);
-    if (!picture.most) {
-      frame_.put(area.row + 1, area.column, "nothing yet", Style::kQuiet, area.columns);
-      return;
-    }
-    const int left = area.column + kGutter - 1;
-    frame_.put_right(area.row + 1, left, spec.text(picture.most), Style::kQuiet);
-    if (options.rows > 1)
-      frame_.put_right(area.row + options.rows, left, spec.text(picture.least), Style::kQuiet);
-    for (int row = 0; row < options.rows; ++row)
-      for (int column = 0; column < options.columns; ++column) {
-        const ChartCell& cell =
-            picture.rows[static_cast<std::size_t>(row)][static_cast<std::size_t>(column)];
-        if (cell.curve >= 0)
-          frame_.set(area.row + 1 + row, area.column + kGutter + column, cell.character,
-                     cell.curve == 0 ? Style::kCurve : Style::kOther);
-      }
-    const int below = area.row + options.rows + 1;
-    const std::string first = std::to_string(range_.first);
-    frame_.put(below, area.column + kGutter, first, Style::kQuiet);
-    frame_.put_right(below, area.column + area.columns, "step " + std::to_string(range_.last),
-                     Style::kQuiet);
   }
 
   using Column = int (Painter::*)(const Area&);
@@ -436,9 +337,9 @@ class Painter {
     const int text = is_tall ? 12 : 9;
     const int noted = is_tall ? 8 : body.rows >= 20 ? 3 : 0;
     const int rows = std::max(body.rows - text - noted, std::min(body.rows, 5));
-    std::vector<const Spec*> specs = {&kLoss, &kSpeed};
-    if (is_tall) specs.insert(specs.end(), {&kNorm, &kTime});
-    charts({body.row, 0, rows, body.columns}, specs);
+    std::vector<const ChartSpec*> specs = {&charts::kLoss, &charts::kSpeed};
+    if (is_tall) specs.insert(specs.end(), {&charts::kNorm, &charts::kTime});
+    charts_.draw({body.row, 0, rows, body.columns}, specs);
     const int below = body.row + rows;
     const int left = std::max(0, body.rows - rows - noted);
     two_columns(&Painter::learning, &Painter::machine, {below, 0, left, body.columns});
@@ -446,10 +347,9 @@ class Painter {
   }
 
   const RunView& view_;
-  const report::StepSeries& series_;
   const ScreenOptions& options_;
   Frame& frame_;
-  StepRange range_;
+  ScreenCharts charts_;
 };
 
 }  // namespace
