@@ -21,6 +21,50 @@ namespace {
 constexpr std::size_t kBefore = 64;
 constexpr std::size_t kBlock = std::size_t{256} << 10;
 
+// The means over `lines`, each over those that have the value.
+void measure(const std::vector<const StepLine*>& lines, RunView& view) {
+  const auto mean = [&](const char* column) -> std::optional<double> {
+    double sum = 0;
+    std::int64_t count = 0;
+    for (const StepLine* const line : lines)
+      if (const auto value = line->value(column)) sum += *value, ++count;
+    return count > 0 ? std::optional(sum / static_cast<double>(count)) : std::nullopt;
+  };
+  view.mean_of = static_cast<std::int64_t>(lines.size());
+  view.tokens_per_s = mean("tokens_per_s");
+  view.step_ms = mean("step_ms");
+  view.nvme_read_bytes = mean("nvme_read_bytes");
+  view.nvme_write_bytes = mean("nvme_write_bytes");
+  view.h2d_bytes = mean("h2d_bytes");
+  view.d2h_bytes = mean("d2h_bytes");
+  view.gpu_utilization_percent = mean("gpu_utilization_percent");
+  view.gpu_power_watts = mean("gpu_power_watts");
+  view.gpu_throttled_percent = mean("gpu_throttled_percent");
+  if (view.step_ms.value_or(0) > 0) {
+    const std::array<std::optional<double>, 3> parts = {mean("forward_ms"), mean("backward_ms"),
+                                                        mean("update_exposed_ms")};
+    double rest = 1;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      view.parts[i] = std::clamp(parts[i].value_or(0) / *view.step_ms, 0.0, 1.0);
+      rest -= view.parts[i];
+    }
+    view.parts[3] = std::max(0.0, rest);
+    if (view.nvme_write_bytes)
+      view.written_a_day = *view.nvme_write_bytes / *view.step_ms * 1e3 * 86400;
+  }
+}
+
+// The seconds of a step, from line to line, and so including evaluations and checkpoints. 0:
+// unknown.
+double interval_s(const std::vector<const StepLine*>& lines) {
+  if (lines.size() < 2) return 0;
+  const auto newest = lines.front()->value("unix_s");
+  const auto oldest = lines.back()->value("unix_s");
+  const std::int64_t steps = lines.front()->step - lines.back()->step;
+  if (!newest || !oldest || steps <= 0 || *newest <= *oldest) return 0;
+  return (*newest - *oldest) / static_cast<double>(steps);
+}
+
 }  // namespace
 
 class FileFollower::OpenFile {
@@ -287,43 +331,8 @@ void RunFollower::show() {
     lines.push_back(&*line);
   }
   if (lines.empty() && !recent_.empty()) lines.push_back(&recent_.back());
-  const auto mean = [&](const char* column) -> std::optional<double> {
-    double sum = 0;
-    std::int64_t count = 0;
-    for (const StepLine* const line : lines)
-      if (const auto value = line->value(column)) sum += *value, ++count;
-    return count > 0 ? std::optional(sum / static_cast<double>(count)) : std::nullopt;
-  };
-  view.mean_of = static_cast<std::int64_t>(lines.size());
-  view.tokens_per_s = mean("tokens_per_s");
-  view.step_ms = mean("step_ms");
-  view.nvme_read_bytes = mean("nvme_read_bytes");
-  view.nvme_write_bytes = mean("nvme_write_bytes");
-  view.h2d_bytes = mean("h2d_bytes");
-  view.d2h_bytes = mean("d2h_bytes");
-  view.gpu_utilization_percent = mean("gpu_utilization_percent");
-  view.gpu_power_watts = mean("gpu_power_watts");
-  view.gpu_throttled_percent = mean("gpu_throttled_percent");
-  if (view.step_ms.value_or(0) > 0) {
-    const std::array<std::optional<double>, 3> parts = {mean("forward_ms"), mean("backward_ms"),
-                                                        mean("update_exposed_ms")};
-    double rest = 1;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      view.parts[i] = std::clamp(parts[i].value_or(0) / *view.step_ms, 0.0, 1.0);
-      rest -= view.parts[i];
-    }
-    view.parts[3] = std::max(0.0, rest);
-    if (view.nvme_write_bytes)
-      view.written_a_day = *view.nvme_write_bytes / *view.step_ms * 1e3 * 86400;
-  }
-  // From line to line, and so including evaluations and checkpoints.
-  if (lines.size() > 1) {
-    const auto newest = lines.front()->value("unix_s");
-    const auto oldest = lines.back()->value("unix_s");
-    const std::int64_t steps = lines.front()->step - lines.back()->step;
-    if (newest && oldest && steps > 0 && *newest > *oldest)
-      seen.interval_s = (*newest - *oldest) / static_cast<double>(steps);
-  }
+  measure(lines, view);
+  seen.interval_s = interval_s(lines);
   if (seen.interval_s == 0 && view.step_ms) seen.interval_s = *view.step_ms / 1e3;
   view.phase = phase_of(seen, now_s);
   if (!recent_.empty()) {
@@ -333,6 +342,13 @@ void RunFollower::show() {
   if (!is_over(view.phase) && seen.total_steps > seen.last_step && seen.interval_s > 0 &&
       !recent_.empty())
     view.left_s = static_cast<double>(seen.total_steps - seen.last_step) * seen.interval_s;
+  show_totals(view);
+  collect_notices(view.phase);
+  view.notices = record_.notices;
+  view_ = std::move(view);
+}
+
+void RunFollower::show_totals(RunView& view) const {
   const std::size_t val = report::metric_column("val_loss");
   for (const auto& bucket : record_.metrics.series.buckets()) {
     const auto& cell = bucket.cells[val];
@@ -351,15 +367,16 @@ void RunFollower::show() {
     if (tier.name == "gpu" && view.last) tier.used_bytes = view.last->value("gpu_peak_bytes");
     if (tier.name == "cpu" && view.last) tier.used_bytes = view.last->value("host_rss_bytes");
   }
+}
+
+void RunFollower::collect_notices(RunPhase phase) {
   record_.notices = file_notices_;
   if (!metrics_error_.empty()) record_.notices.push_back(metrics_error_);
   report::MetricsFile told = record_.metrics;
-  if (is_there_ && (told.lines > 0 || told.bad_lines > 0 || is_over(view.phase))) {
-    told.has_torn_end = is_over(view.phase) && file_.has_torn_end();
+  if (is_there_ && (told.lines > 0 || told.bad_lines > 0 || is_over(phase))) {
+    told.has_torn_end = is_over(phase) && file_.has_torn_end();
     report::note_metrics(told, record_.notices);
   }
-  view.notices = record_.notices;
-  view_ = std::move(view);
 }
 
 std::string RunFollower::cursor() const {

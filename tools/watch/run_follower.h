@@ -116,6 +116,8 @@ class RunFollower {
   void take_step(const report::MetricsReader::Step& step);
   RunObservation observation() const;
   void show();
+  void show_totals(RunView& view) const;
+  void collect_notices(RunPhase phase);
 
   Options options_;
   report::RunRecord record_;
