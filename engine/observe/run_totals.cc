@@ -147,11 +147,8 @@ bool RunTotals::far_from_plan() const {
   return ratio && (*ratio < kLeastOfPlan || *ratio > kMostOfPlan);
 }
 
-std::string RunTotals::closing_table() const {
-  if (steps_ == 0) return "";
-  const auto steps = static_cast<double>(steps_);
+std::string RunTotals::result_table() const {
   const double seconds = sum_.step_ms / kMsPerSecond;
-
   std::vector<TextRow> result = {
       {"steps", std::to_string(steps_) +
                     (skipped_ > 0 ? ", " + std::to_string(skipped_) + " skipped" : "")}};
@@ -182,6 +179,13 @@ std::string RunTotals::closing_table() const {
                                           decimals(*ratio, *ratio < 0.1 ? 4 : 2) +
                                           " of the plan)"});
   }
+  return aligned(result);
+}
+
+std::string RunTotals::closing_table() const {
+  if (steps_ == 0) return "";
+  const auto steps = static_cast<double>(steps_);
+  const double seconds = sum_.step_ms / kMsPerSecond;
 
   std::vector<TextRow> times = {{"time", "total", "share", "per step"}};
   const auto time = [&](const char* name, double ms) {
@@ -217,7 +221,7 @@ std::string RunTotals::closing_table() const {
   peak("host, pinned", sum_.host_pinned_bytes);
   peak("host, resident", sum_.host_rss_bytes);
 
-  std::string text = aligned(result) + "\n" + aligned(times);
+  std::string text = result_table() + "\n" + aligned(times);
   if (traffic.size() > 1) text += "\n" + aligned(traffic);
   if (memory.size() > 1) text += "\n" + aligned(memory);
   return text;

@@ -94,6 +94,8 @@ class RunTotals {
   std::string closing_table() const;
 
  private:
+  std::string result_table() const;
+
   std::int64_t steps_ = 0;
   std::int64_t skipped_ = 0;
   std::int64_t at_norm_0_ = 0;
