@@ -240,24 +240,38 @@ Result<int> run_rank(TrainOptions& options, const CLI::App& app, aio::IoWatchdog
   }
 }
 
+constexpr const char* kTrainFooter =
+
+    "  sluice train configs/demo.json --out runs/demo\n  sluice train configs/demo.json --out "
+    "runs/demo --resume --steps 400\n  sluice train configs/qwen3_0.6b.json --set "
+    "model.path=Qwen3-0.6B --out runs/qwen\n  sluice train configs/demo.json --out runs/nvme "
+    "--steps 100 \\\n      --set zero_optimization.offload_param.device=nvme --set "
+    "budget.nvme_paths='[\"/nvme\"]'\n  sluice train --deepspeed ds_config.json --set "
+    "model.preset=gpt2-xl \\\n      --set data.train='[\"train.bin\"]' --out runs/xl\nDIR gets "
+    "config.json (resolved; paths are absolute, or relative to DIR if they are inside "
+    "it),\ntokenizer/, metrics.jsonl (one line per step), checkpoints/ and, with --trace, "
+    "trace.json. It\ncan be moved or copied, and DIR/config.json can be used as CONFIG for the "
+    "run in DIR.\nCtrl-C, SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2 finishes the step, saves it and "
+    "exits with 75\n(--signal-exit-code); a second Ctrl-C or SIGTERM stops at once, with 130. "
+    "Exit code 1: a\ncheckpoint, metrics or another file could not be written.";
+
+void add_weights_options(CLI::App& command, TrainOptions& options) {
+  auto* const save = command.add_option("--save-weights", options.save_weights,
+                                        "Writes the final weights to this .safetensors file");
+  command
+      .add_option("--dtype", options.dtype,
+                  "Data type of the saved weights: fp32 (default), bf16, fp16")
+      ->check(choices(kWeightDTypes))
+      ->needs(save);
+  command.add_flag("--force", options.force, "Replaces the file of --save-weights")->needs(save);
+}
+
 }  // namespace
 
 Command add_train_command(CLI::App& sluice) {
   CLI::App* const command =
       sluice.add_subcommand("train", "Train a transformer whose state may be larger than memory");
-  command->footer(
-      "  sluice train configs/demo.json --out runs/demo\n  sluice train configs/demo.json --out "
-      "runs/demo --resume --steps 400\n  sluice train configs/qwen3_0.6b.json --set "
-      "model.path=Qwen3-0.6B --out runs/qwen\n  sluice train configs/demo.json --out runs/nvme "
-      "--steps 100 \\\n      --set zero_optimization.offload_param.device=nvme --set "
-      "budget.nvme_paths='[\"/nvme\"]'\n  sluice train --deepspeed ds_config.json --set "
-      "model.preset=gpt2-xl \\\n      --set data.train='[\"train.bin\"]' --out runs/xl\nDIR gets "
-      "config.json (resolved; paths are absolute, or relative to DIR if they are inside "
-      "it),\ntokenizer/, metrics.jsonl (one line per step), checkpoints/ and, with --trace, "
-      "trace.json. It\ncan be moved or copied, and DIR/config.json can be used as CONFIG for the "
-      "run in DIR.\nCtrl-C, SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2 finishes the step, saves it and "
-      "exits with 75\n(--signal-exit-code); a second Ctrl-C or SIGTERM stops at once, with 130. "
-      "Exit code 1: a\ncheckpoint, metrics or another file could not be written.");
+  command->footer(kTrainFooter);
   const auto options = std::make_shared<TrainOptions>();
   add_config_options(*command, options->config);
   command->add_option("--out", options->out, "The run's folder (run.dir)");
@@ -289,14 +303,7 @@ Command add_train_command(CLI::App& sluice) {
       ->add_option("--init-from", options->init_from,
                    "Starts from the weights in a safetensors file or folder (model.init_from)")
       ->excludes(resume);
-  auto* const save = command->add_option("--save-weights", options->save_weights,
-                                         "Writes the final weights to this .safetensors file");
-  command
-      ->add_option("--dtype", options->dtype,
-                   "Data type of the saved weights: fp32 (default), bf16, fp16")
-      ->check(choices(kWeightDTypes))
-      ->needs(save);
-  command->add_flag("--force", options->force, "Replaces the file of --save-weights")->needs(save);
+  add_weights_options(*command, *options);
   add_any_tokenizer(*command, options->any_tokenizer);
   add_rank_options(*command, options->ranks);
   command
