@@ -95,4 +95,48 @@ inline RandomModel random_model(std::mt19937_64& random, int blocks, bool sharin
   return model;
 }
 
+inline constexpr double kClose = 1e-9;
+
+// Embedding, one block, head: 10, 20 and 10 elements.
+inline std::vector<UnitCost> three_units() {
+  return {{.name = "embedding", .elements = 10, .forward_s = 1, .backward_s = 2},
+          {.name = "h0",
+           .elements = 20,
+           .forward_s = 3,
+           .recompute_s = 2,
+           .backward_s = 6,
+           .kept_bytes = 1000},
+          {.name = "head", .elements = 10, .forward_s = 1, .backward_s = 2, .lenders = {0}}};
+}
+
+// 2 seconds for the 8-bit part of the embedding, and 1 for the block's.
+inline std::vector<UnitCost> packed_units() {
+  std::vector<UnitCost> units = three_units();
+  units[0].frozen_elements = 10;
+  units[0].unpack_s = 2;
+  units[1].frozen_elements = 20;
+  units[1].unpack_s = 1;
+  units[2].frozen_elements = 10;
+  return units;
+}
+
+// Two blocks that recompute nothing.
+inline std::vector<UnitCost> four_units() {
+  const UnitCost block{.name = "h0", .elements = 20, .forward_s = 3, .backward_s = 6};
+  std::vector<UnitCost> units = {three_units()[0], block, block, three_units()[2]};
+  units[2].name = "h1";
+  return units;
+}
+
+template <typename Place>
+std::vector<UnitPlacement> each(const std::vector<UnitCost>& units, const Place& place) {
+  std::vector<UnitPlacement> places;
+  for (const UnitCost& unit : units) places.push_back(place(unit));
+  return places;
+}
+
+inline std::vector<UnitPlacement> all_resident_on_cpu(const std::vector<UnitCost>& units) {
+  return each(units, [](const UnitCost& unit) { return on_cpu(unit, true); });
+}
+
 }  // namespace sluice::offload

@@ -12,7 +12,6 @@ namespace sluice::offload {
 namespace {
 
 constexpr std::uint64_t kSeeds = 150;
-constexpr double kClose = 1e-9;
 
 struct Case {
   RandomModel model;
