@@ -65,8 +65,8 @@ class CudaGradientSink final : public GradientSink {
       const UnitGradientBytes bytes =
           unit_gradient_bytes(model, options_.type, options_.sums, index, options_.ranks);
       const bool gpu_state = options_.residency.has_gpu_state(index);
-      const bool host_state = options_.residency.has_host_state(index);
-      const std::uint64_t host_bytes = footprint.host_gradient_bytes(bytes, gpu_state, host_state);
+      const std::uint64_t host_bytes =
+          footprint.host_gradient_bytes(bytes, gpu_state, options_.residency.has_host_state(index));
       const std::uint64_t kept_bytes = SinkFootprint::kept_bytes(bytes, gpu_state);
       unit.is_sent = host_bytes > 0;
       unit.gradient = unit.is_sent && places_ == nullptr ? on_host : nullptr;
@@ -90,8 +90,11 @@ class CudaGradientSink final : public GradientSink {
     unit.is_open = true;
     const bool goes_on = unit.kept_sums > 0;
     if (goes_on) SLUICE_RETURN_IF_ERROR(fetch(index));
-    if (!sums_.has_own_place(index)) take_slot(index, goes_on);
     unit.kept_sums = 0;
+    if (sums_.has_own_place(index)) return {};
+    // Later work waits for the slot. Sums from the host are already being copied.
+    if (!goes_on) SLUICE_CHECK(sums_.occupy(index), "one unit at a time accumulates");
+    (goes_on ? sums_.loaded(index) : sums_.free(index)).block(c10::cuda::getCurrentCUDAStream());
     return {};
   }
 
@@ -103,19 +106,11 @@ class CudaGradientSink final : public GradientSink {
     unit.kept_sums = open_sums(index);
     if (sums_.has_own_place(index)) return {};
     SLUICE_ASSIGN_OR_RETURN(std::byte* const place, take(sent_, index, Access::kOverwrite));
-    filled_.record(c10::cuda::getCurrentCUDAStream());
-    filled_.block(copies_);
-    const std::uint64_t bytes = kept_bytes(index);
-    const CudaCopySpan span({.trace = trace_,
-                             .track = TraceTrack::kD2h,
-                             .phase = "sum of gradients",
-                             .name = model_.layout(index).name.c_str(),
-                             .bytes = bytes},
-                            copies_.stream());
-    const std::uint64_t elements = model_.layout(index).elements;
+    copy_after(c10::cuda::getCurrentCUDAStream());
+    const std::uint64_t bytes = static_cast<std::uint64_t>(unit.kept_sums) * sum_bytes(index);
+    const CudaCopySpan span = traced(TraceTrack::kD2h, "sum of gradients", index, bytes);
     for (int level = 0; level < unit.kept_sums; ++level)
-      SLUICE_RETURN_IF_ERROR(
-          to_host_.out(host_sum(place, elements, level), sums_.sum(index, level)));
+      SLUICE_RETURN_IF_ERROR(to_host_.out(host_sum(place, index, level), sums_.sum(index, level)));
     copied_bytes_ += bytes;
     sent_.used.record(copies_);
     unit.returned.record(copies_);
@@ -145,12 +140,8 @@ class CudaGradientSink final : public GradientSink {
   }
 
   Result<GradientTotals> totals() override {
-    filled_.record(c10::cuda::getCurrentCUDAStream());
-    filled_.block(copies_);
-    if (link_ != nullptr) {
-      filled_.record(link_->stream());
-      filled_.block(copies_);
-    }
+    copy_after(c10::cuda::getCurrentCUDAStream());
+    if (link_ != nullptr) copy_after(link_->stream());
     SLUICE_RETURN_IF_ERROR(
         to_host_.out(host_.bytes().first(square_sums_.nbytes()), square_sums_.data_ptr()));
     check_cuda(cudaStreamSynchronize(copies_.stream()));
@@ -166,8 +157,7 @@ class CudaGradientSink final : public GradientSink {
     }
     if (link_ != nullptr) {
       std::vector<offload::SquareSum*> sums;
-      sums.reserve(units_.size());
-      for (int index = 0; index < model_.units(); ++index) sums.push_back(at(index).sum.get());
+      for (const Unit& unit : units_) sums.push_back(unit.sum.get());
       SLUICE_RETURN_IF_ERROR(gather_square_sums(link_->ranks(), model_, sums));
     }
     GradientTotals totals;
@@ -320,26 +310,14 @@ class CudaGradientSink final : public GradientSink {
                                      at(index).sums_offset);
   }
 
-  // ---- sums, from wave to wave
-
-  static std::span<std::byte> host_sum(std::byte* place, std::uint64_t elements, int level) {
-    const std::uint64_t bytes = elements * sizeof(float);
-    return {place + static_cast<std::uint64_t>(level) * bytes, bytes};
-  }
-  std::uint64_t kept_bytes(int index) {
-    return static_cast<std::uint64_t>(at(index).kept_sums) * model_.layout(index).elements *
-           sizeof(float);
+  std::uint64_t sum_bytes(int index) const { return model_.layout(index).elements * sizeof(float); }
+  std::span<std::byte> host_sum(std::byte* place, int index, int level) const {
+    return {place + static_cast<std::uint64_t>(level) * sum_bytes(index), sum_bytes(index)};
   }
 
   const UnitViews& sums(int index, int level) override { return sums_.views(index, level); }
   void zero(int index, int level) override { sums_.zero(index, level); }
   void fold(int index, int level) override { sums_.fold(index, level); }
-
-  // Makes later work wait for the slot. Sums from the host are already being copied.
-  void take_slot(int index, bool is_fetched) {
-    if (!is_fetched) SLUICE_CHECK(sums_.occupy(index), "one unit at a time accumulates");
-    (is_fetched ? sums_.loaded(index) : sums_.free(index)).block(c10::cuda::getCurrentCUDAStream());
-  }
 
   // Starts to copy kept sums back, unless they are on the GPU or being copied, or no slot is free.
   Status fetch(int index) {
@@ -349,17 +327,10 @@ class CudaGradientSink final : public GradientSink {
     SLUICE_ASSIGN_OR_RETURN(std::byte* const place, take(fetched_, index, Access::kRead));
     sums_.free(index).block(fetches_);
     unit.returned.block(fetches_);
-    const std::uint64_t bytes = kept_bytes(index);
-    const CudaCopySpan span({.trace = trace_,
-                             .track = TraceTrack::kH2d,
-                             .phase = "sum of gradients",
-                             .name = model_.layout(index).name.c_str(),
-                             .bytes = bytes},
-                            fetches_.stream());
-    const std::uint64_t elements = model_.layout(index).elements;
+    const std::uint64_t bytes = static_cast<std::uint64_t>(unit.kept_sums) * sum_bytes(index);
+    const CudaCopySpan span = traced(TraceTrack::kH2d, "sum of gradients", index, bytes);
     for (int level = 0; level < unit.kept_sums; ++level)
-      SLUICE_RETURN_IF_ERROR(
-          from_host_.in(sums_.sum(index, level), host_sum(place, elements, level)));
+      SLUICE_RETURN_IF_ERROR(from_host_.in(sums_.sum(index, level), host_sum(place, index, level)));
     fetched_bytes_ += bytes;
     fetched_.used.record(fetches_);
     sums_.loaded(index).record(fetches_);
@@ -375,9 +346,8 @@ class CudaGradientSink final : public GradientSink {
     double* const sums = square_sums(index) + offload::sum_node_count(begin, piece.first);
     SLUICE_RETURN_IF_ERROR(
         cast_to(staged, from, sums, {.first = begin + piece.first, .elements = piece.elements}));
-    const offload::ElementRange whole[] = {piece};
     const std::uint64_t before = piece.first * offload::element_bytes(options_.type);
-    SLUICE_RETURN_IF_ERROR(copy_to_host(index, place, staged, before, whole));
+    SLUICE_RETURN_IF_ERROR(copy_to_host(index, place, staged, before, {&piece, 1}));
     stage.copied.record(copies_);
     return {};
   }
@@ -407,14 +377,8 @@ class CudaGradientSink final : public GradientSink {
     const std::uint64_t width = offload::element_bytes(options_.type);
     std::uint64_t bytes = 0;
     for (const offload::ElementRange& range : ranges) bytes += range.elements * width;
-    filled_.record(c10::cuda::getCurrentCUDAStream());
-    filled_.block(copies_);
-    const CudaCopySpan span({.trace = trace_,
-                             .track = TraceTrack::kD2h,
-                             .phase = "gradient",
-                             .name = model_.layout(index).name.c_str(),
-                             .bytes = bytes},
-                            copies_.stream());
+    copy_after(c10::cuda::getCurrentCUDAStream());
+    const CudaCopySpan span = traced(TraceTrack::kD2h, "gradient", index, bytes);
     for (const offload::ElementRange& range : ranges) {
       const std::uint64_t at_byte = range.first * width;
       SLUICE_RETURN_IF_ERROR(
@@ -424,6 +388,19 @@ class CudaGradientSink final : public GradientSink {
     return {};
   }
 
+  // Copies to the host wait for the work that `stream` has now.
+  void copy_after(const c10::cuda::CUDAStream& stream) {
+    filled_.record(stream);
+    filled_.block(copies_);
+  }
+  CudaCopySpan traced(TraceTrack track, const char* phase, int index, std::uint64_t bytes) {
+    return CudaCopySpan({.trace = trace_,
+                         .track = track,
+                         .phase = phase,
+                         .name = model_.layout(index).name.c_str(),
+                         .bytes = bytes},
+                        (track == TraceTrack::kD2h ? copies_ : fetches_).stream());
+  }
   static cudaStream_t compute() { return c10::cuda::getCurrentCUDAStream().stream(); }
   static void check_cuda(cudaError_t result) { C10_CUDA_CHECK(result); }
   Unit& at(int unit) { return units_[static_cast<std::size_t>(unit)]; }
