@@ -217,6 +217,10 @@ template <typename T>
 py::object value_for_python(const std::optional<T>& value) {
   return value ? py::cast(*value) : py::none();
 }
+template <typename T>
+py::object value_for_python(const std::vector<T>& all) {
+  return all.empty() ? py::none() : py::cast(all);
+}
 py::object value_for_python(const std::vector<engine::UnitHashes>& all) {
   if (all.empty()) return py::none();
   py::dict hashes;
