@@ -146,7 +146,7 @@ ExpertRows::ExpertRows(const at::Tensor& chosen, std::int64_t experts)
                            /*right=*/true);
 }
 
-void ExpertRows::add_counts_to(at::Tensor counts) const {
+void ExpertRows::add_counts_to(const at::Tensor& counts) const {
   const std::int64_t later = counts.size(0) - 1;
   counts.add_(ends_);
   counts.narrow(0, 1, later).sub_(ends_.narrow(0, 0, later));

@@ -60,7 +60,7 @@ class ExpertRows {
   at::Tensor by_token(const at::Tensor& of_rows) const;
 
   // Adds the number of each expert's rows to `counts`, int64 [E].
-  void add_counts_to(at::Tensor counts) const;
+  void add_counts_to(const at::Tensor& counts) const;
   // Where each expert's rows end, int32 [E], on the device.
   const at::Tensor& ends() const { return ends_; }
   // Calls visit(expert, first row, rows) for all experts. The first call waits for the device.
