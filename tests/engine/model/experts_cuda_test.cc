@@ -150,6 +150,38 @@ TEST_F(ModelCudaExperts, NeverWaitForTheDeviceWhereProductsAreGrouped) {
   state.set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED);
 }
 
+TEST_F(ModelCudaExperts, CountAndBalanceLikeTheCpuAndWithoutWaiting) {
+  constexpr std::int64_t kExperts = 40;
+  const RoutingRule rule = {.per_token = 3, .renormalises = true, .fp32_weights = true};
+  at::manual_seed(9);
+  const at::Tensor logits = at::randn({300, kExperts}, at::kFloat);
+  const at::Tensor balance = at::randn({kExperts}, at::kDouble);
+  const auto made_on = [&](at::Device device) {
+    const at::Tensor here = logits.to(device);
+    const at::Tensor of_all = balance.to(device);
+    const auto zeros = at::TensorOptions().device(device);
+    const RoutedTokens to = {.rows = at::zeros({kExperts}, zeros.dtype(at::kLong)),
+                             .chosen = at::zeros({kExperts}, zeros.dtype(at::kLong)),
+                             .probabilities = at::zeros({kExperts}, zeros.dtype(at::kDouble))};
+    auto& state = c10::cuda::warning_state();
+    state.set_sync_debug_mode(c10::cuda::SyncDebugMode::L_ERROR);
+    ExpertsPass::Middle middle;
+    middle.routing = route(here, rule);
+    middle.rows.emplace(middle.routing->chosen, kExperts);
+    ExpertsPass::count(middle, to);
+    const at::Tensor gradient = route_backward(
+        *middle.routing, rule, at::ones_like(middle.routing->weights), at::kFloat, of_all);
+    state.set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED);
+    return std::vector<at::Tensor>{to.rows.cpu(), to.chosen.cpu(), to.probabilities.cpu(),
+                                   gradient.cpu()};
+  };
+  const auto host = made_on(at::kCPU);
+  const auto device = made_on(at::kCUDA);
+  EXPECT_TRUE(device[0].equal(host[0]) && device[1].equal(host[1]));
+  EXPECT_TRUE(device[2].allclose(host[2], 1e-6));
+  EXPECT_TRUE(device[3].allclose(host[3], 1e-4, 1e-6));
+}
+
 // Many columns at a time would not fit: the gradient is made in several parts.
 TEST_F(ModelCudaExperts, GradientsOfWideExpertsAreMadeInParts) {
   constexpr std::int64_t kHidden = 4096;
