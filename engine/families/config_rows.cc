@@ -16,19 +16,16 @@ using Json = HuggingFaceConfig::Json;
 
 double word_at(ConfigReading& reading, const ConfigRow& row, double default_value) {
   const Json value = reading.config.json().value(row.key, Json(row.number.text(default_value)));
-  if (value.is_string()) {
-    std::string word = value.get<std::string>();
-    for (const auto& [other, usual] : row.synonyms)
-      if (word == other) word = usual;
-    for (double place = 0; place <= row.number.most(); ++place)
-      if (row.number.text(place) == word) return place;
-  }
+  std::string said = value.is_string() ? value.get<std::string>() : "";
+  for (const auto& [other, usual] : row.synonyms)
+    if (said == other) said = usual;
   std::string known;
-  for (double place = 0; place <= row.number.most(); ++place)
-    known += (place == 0                   ? "\""
-              : place == row.number.most() ? " or \""
-                                           : ", \"") +
-             row.number.text(place) + "\"";
+  const int most = static_cast<int>(row.number.most());
+  for (int place = 0; place <= most; ++place) {
+    const std::string word = row.number.text(place);
+    if (said == word) return place;
+    known += (place == 0 ? "\"" : place == most ? " or \"" : ", \"") + word + "\"";
+  }
   reading.config.refuse(std::string(row.key), value, known);
   return default_value;
 }

@@ -213,7 +213,8 @@ ConfigRow head_dim_row(std::string_view classes, ConfigNull null) {
       .number = count_number("model.head_dim", 0, "width of a head; 0: model.hidden / model.heads"),
       .resolve = [](const ModelShape& shape, double value) {
         if (value != 0 || shape.heads <= 0) return value;
-        return static_cast<double>(shape.hidden / shape.heads);
+        const std::int64_t width = shape.hidden / shape.heads;
+        return static_cast<double>(width);
       }};
   return of(std::move(row), classes, null);
 }

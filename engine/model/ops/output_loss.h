@@ -21,7 +21,7 @@ at::Tensor cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets,
 struct OutputLossOptions {
   std::int64_t vocab = 0;       // later rows of `output` are zero and take no part
   std::int64_t chunk_rows = 1;  // rows of logits at once
-  double soft_cap = 0;          // a logit becomes soft_cap * tanh(logit / soft_cap); 0: none
+  double soft_cap = 0;          // DecoderSpec::logit_cap
   double grad_scale = 1;        // gradients are those of grad_scale times the sum
 };
 

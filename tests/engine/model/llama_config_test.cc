@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -42,6 +43,34 @@ std::string refusal(const json& config, ErrorCode code = ErrorCode::kInvalidArgu
   if (model.ok()) return "accepted";
   EXPECT_EQ(model.error().code(), code);
   return model.error().message();
+}
+
+// Checkpoints store the place of the class in the list.
+TEST(LlamaConfig, ArchitecturesAreTheTypes) {
+  double place = 0;
+  for (const std::string_view type : find_family("llama")->model_types()) {
+    EXPECT_EQ(architecture(type), place) << type;
+    const auto model = read(json{{"model_type", std::string(type)}});
+    ASSERT_TRUE(model.ok()) << model.error().message();
+    EXPECT_EQ(model->shape.numbers.at("architecture"), place) << type;
+    EXPECT_EQ(json::parse(family_of(model->shape).write_config(*model))["model_type"],
+              std::string(type));
+    ++place;
+  }
+  EXPECT_EQ(place, 9);
+}
+
+// What the Python package takes from the tables.
+TEST(ModuleClasses, HaveTheKeysThatTheirFamilyReads) {
+  std::map<std::string, ModuleClass> by_type;
+  for (const ModuleClass& one : module_classes()) by_type[one.model_type] = one;
+  EXPECT_EQ(by_type.at("gpt2").name, "GPT2LMHeadModel");
+  EXPECT_THAT(by_type.at("gpt2").keys, testing::IsSupersetOf({"n_inner", "attn_pdrop", "n_head"}));
+  EXPECT_THAT(by_type.at("qwen2").keys,
+              testing::IsSupersetOf({"rope_parameters", "max_window_layers", "layer_types"}));
+  EXPECT_THAT(by_type.at("qwen2").keys, testing::Not(testing::Contains("mlp_bias")));
+  EXPECT_THAT(by_type.at("llama").keys, testing::Not(testing::Contains("")));
+  EXPECT_FALSE(by_type.contains("gpt_oss"));
 }
 
 TEST(LlamaConfig, EachTypeHasItsBiasesAndNorms) {
