@@ -130,14 +130,14 @@ CASES = {
     # Experts with a shared one: some with few tokens, all for each token, and one alone.
     "qwen3_5_moe": ("Qwen3_5MoeTextConfig", {
         "num_key_value_heads": 2, "head_dim": 16, "num_experts": 7, "num_experts_per_tok": 3,
-        "moe_intermediate_size": 20, "shared_expert_intermediate_size": 28, **DELTA}),
+        "moe_intermediate_size": 20, "shared_expert_intermediate_size": 28, **DELTA, **BALANCED}),
     "qwen3_5_moe_odd": ("Qwen3_5MoeTextConfig", {
         "hidden_size": 35, "num_attention_heads": 5, "head_dim": 12, "num_key_value_heads": 1,
         "num_hidden_layers": 2, "tie_word_embeddings": True, "attention_bias": True,
         "rms_norm_eps": 1e-3, "linear_num_key_heads": 1, "linear_num_value_heads": 3,
         "linear_key_head_dim": 7, "linear_value_head_dim": 5, "linear_conv_kernel_dim": 3,
         "num_experts": 40, "num_experts_per_tok": 2, "moe_intermediate_size": 9,
-        "shared_expert_intermediate_size": 31,
+        "shared_expert_intermediate_size": 31, **BALANCED,
         "layer_types": ["linear_attention", "full_attention"],
         "rope_parameters": rope("default", partial_rotary_factor=0.5)}),
     "qwen3_5_moe_all": ("Qwen3_5MoeTextConfig", {
@@ -146,7 +146,8 @@ CASES = {
     "qwen3_5_moe_one": ("Qwen3_5MoeTextConfig", {
         "num_key_value_heads": 1, "head_dim": 8, "num_experts": 1, "num_experts_per_tok": 1,
         "moe_intermediate_size": 24, "shared_expert_intermediate_size": 8,
-        "tie_word_embeddings": True, **DELTA, "layer_types": ["full_attention"] * 3}),
+        "tie_word_embeddings": True, **DELTA, "layer_types": ["full_attention"] * 3,
+        **BALANCED}),
     # Blocks with and without a window; thetas by kind; a scale that is not the heads'. Without a
     # padding token, whose row of the embedding would have no gradient as an input.
     "gemma3": ("Gemma3TextConfig", {
@@ -344,8 +345,8 @@ def balance_loss(model, of_passes):
     layers = tuple(torch.cat(of_layer) for of_layer in zip(*of_passes))
     home = sys.modules[type(model.get_base_model() if hasattr(model, "get_base_model")
                             else model).__module__]
-    return home.load_balancing_loss_func(layers, config.num_local_experts,
-                                         config.num_experts_per_tok)
+    experts = getattr(config, "num_local_experts", None) or config.num_experts
+    return home.load_balancing_loss_func(layers, experts, config.num_experts_per_tok)
 
 
 def reference_pass(model, tokens, begins=None):
