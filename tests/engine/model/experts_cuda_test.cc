@@ -116,7 +116,9 @@ TEST_F(ModelCudaExperts, MatchAutogradGroupedAndOneByOne) {
         SCOPED_TRACE(c10::toString(dtype));
         ExpertsUnderTest experts(which, on_cuda(dtype));
         if (apart) experts.scatter();
-        expect_matches_autograd(experts, which.spec.per_token, bound);
+        // A clamped gate multiplies sums that a bias has made larger than their parts.
+        const double rounding = which.spec.bias ? 2.5 * bound : bound;
+        expect_matches_autograd(experts, which.spec.per_token, rounding);
       }
     }
   }
