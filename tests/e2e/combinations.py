@@ -80,6 +80,7 @@ def draw_model(draw):
         keys = draw.choice((1, 2))
         if (experts := draw.choice((0, 0, 1, 3, 8))):
             model.update({"model.experts": experts, "model.expert_width": draw.choice((0, 8, 20)),
+                          "model.router_aux_loss_coef": draw.choice((0, 0.1)),
                           "model.experts_per_token": draw.randint(1, min(experts, 4))})
         return {**model, "model.family": "qwen3_5", "model.kv_heads": draw.choice((1, heads)),
                 "model.head_dim": draw.choice((8, 16)), "model.ffn_multiplier": draw.choice((2, 3)),
