@@ -1,5 +1,6 @@
-// Qwen3.5 and Qwen3.6 text models, dense and with experts. Most blocks have a gated delta rule instead of attention; every
-// attention_interval-th attends. A model that also sees images is read as its text model.
+// Qwen3.5 and Qwen3.6 text models, dense and with experts. Most blocks have a gated delta rule
+// instead of attention; every attention_interval-th attends. A model that also sees images is read
+// as its text model.
 #include <string>
 #include <tuple>
 
