@@ -359,5 +359,32 @@ TEST(ResumeImported, BeginsAsARunThatWasGivenTheWeights) {
   EXPECT_THAT(other.error().message(), ContainsRegex("heads is 4.*2"));
 }
 
+// Models on the Hub with experts have output_router_logits false.
+TEST(ResumeImported, TrainsABalanceLossThatTheModelWasPublishedWithout) {
+  const SmallRun source(of_experts({"model.router_aux_loss_coef=0"}));
+  const auto made = source.start();
+  const std::string theirs = source.folder().file("theirs");
+  std::filesystem::create_directory(theirs);
+  ASSERT_OK(made->save_weights(theirs + "/model.safetensors", DType::kF32));
+  const ModelShape shape = source.config().model.shape();
+  std::ofstream(theirs + "/config.json")
+      << family_of(shape).write_config({.shape = shape, .special = {}, .notes = {}});
+  const auto imported = import_model(
+      *made->drives().reads, {.from = theirs, .directory = source.folder().file("imported")});
+  ASSERT_OK(imported);
+  Trained expected;
+  train(*SmallRun(of_experts({"model.init_from=" + theirs})).start(), 3, expected);
+  Trained got;
+  const SmallRun small(of_experts());
+  const auto run = small.make();
+  ASSERT_OK(resume(*run, imported->checkpoint));
+  train(*run, 3, got);
+  expect_equal(expected, got);
+  const Status other =
+      resume(*SmallRun(of_experts({"model.experts=5"})).make(), imported->checkpoint);
+  ASSERT_FALSE(other.ok());
+  EXPECT_THAT(other.error().message(), ContainsRegex("experts is 5.*6"));
+}
+
 }  // namespace
 }  // namespace sluice::engine
