@@ -110,7 +110,7 @@ def record_of(found):
     others = 0
     for key, value in found.items():
         if key in OF_LAYERS and _is_of_numbers(value):
-            value = OF_LAYERS[key](value)
+            value = OF_LAYERS[key](map(_number, value))
         if key in AXES or not (value is None or isinstance(value, (int, float))):
             continue
         name = NAMES.get(key)

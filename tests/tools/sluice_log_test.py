@@ -105,6 +105,8 @@ class Records(unittest.TestCase):
                          {"experts/busiest": 4, "experts/idle": 4, "train/balance_loss": 2.5})
         for wrong in ([], [None], [[1]], ["1"], [True], {"a": 1}, "1"):
             self.assertEqual(record_of({"step": 1, "idle_experts": wrong}).values, {})
+        self.assertEqual(record_of({"step": 1, "idle_experts": [10**400, 1.5]}).values,
+                         {"experts/idle": math.inf})
         self.assertEqual((record.tokens, record.unix_s), (None, None))
         many = record_of({"step": 1, **{f"k{i}": i for i in range(5000)}})
         self.assertLessEqual(len(many.values), 100)
