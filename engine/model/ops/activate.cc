@@ -101,9 +101,16 @@ void gated_backward(at::Tensor& gate_and_up, at::Tensor& gradient, Activation ac
   const std::int64_t width = gate_and_up.size(-1) / 2;
   at::Tensor gate = gate_and_up.narrow(-1, 0, width);
   at::Tensor up = gate_and_up.narrow(-1, width, width);
-  at::Tensor activated = gate.clone(at::MemoryFormat::Contiguous);
+  at::Tensor activated;
   at::Tensor grad_gate = gradient.mul(up);
-  activate_backward(activated, grad_gate, activation, {});
+  if (activation == Activation::kSilu) {
+    // In place of a copy: the last bits depend on where a row begins in memory.
+    activated = at::silu(gate);
+    grad_gate = at::silu_backward(grad_gate, gate);
+  } else {
+    activated = gate.clone(at::MemoryFormat::Contiguous);
+    activate_backward(activated, grad_gate, activation, {});
+  }
   gate.copy_(grad_gate);
   const at::Tensor product = activated.mul(up);
   up.copy_(gradient.mul(activated));
