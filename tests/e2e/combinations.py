@@ -37,6 +37,7 @@ MOST_REFUSED = 0.25
 FEWEST_CASES = 40  # with fewer, the share of refusals means little
 VOCAB = 61
 WITH_EXPERTS = ("qwen3_moe", "mixtral", "gpt_oss")
+OF_EXPERTS = ("balance_loss", "busiest_expert", "idle_experts")  # which older programs lack
 COMPARED = ("step", "loss", "val_loss", "lr", "grad_norm", "loss_scale", "skipped", "unit_hashes")
 
 IN_PLACE = "run.checkpoint_in_place"
@@ -80,8 +81,8 @@ def draw_model(draw):
         keys = draw.choice((1, 2))
         if (experts := draw.choice((0, 0, 1, 3, 8))):
             model.update({"model.experts": experts, "model.expert_width": draw.choice((0, 8, 20)),
-                          "model.router_aux_loss_coef": draw.choice((0, 0.1)),
-                          "model.experts_per_token": draw.randint(1, min(experts, 4))})
+                          "model.experts_per_token": draw.randint(1, min(experts, 4)),
+                          "model.router_aux_loss_coef": draw.choice((0, 0.001, 2))})
         return {**model, "model.family": "qwen3_5", "model.kv_heads": draw.choice((1, heads)),
                 "model.head_dim": draw.choice((8, 16)), "model.ffn_multiplier": draw.choice((2, 3)),
                 "model.attention_interval": draw.choice((1, 2)), "model.delta_key_heads": keys,
@@ -321,9 +322,10 @@ class Runner:
             pinned = random.Random(f"{place.name}/{name}/{leg}").choice(("64M", "64M", "300K", "0"))
             self._sluice([SLUICE if leg else first_program, *map(str, words)], place, pinned)
         steps = {}
+        compared = COMPARED + (OF_EXPERTS if self.other == SLUICE else ())
         for line in (place / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
             step = json.loads(line)
-            steps[step["step"]] = {key: step.get(key) for key in COMPARED}
+            steps[step["step"]] = {key: step.get(key) for key in compared}
         check_complete(steps, way.legs[-1][0])
         return weights.read_bytes(), steps
 
@@ -366,7 +368,7 @@ def differing(one, other):
     """The difference in words, or "" if there is none."""
     for step in sorted(one[1].keys() | other[1].keys()):
         first, second = one[1].get(step, {}), other[1].get(step, {})
-        names = [key for key in COMPARED if repr(first.get(key)) != repr(second.get(key))]
+        names = [key for key in first | second if repr(first.get(key)) != repr(second.get(key))]
         if names:
             key = names[0]
             return f"step {step}: {', '.join(names)} differ: {first.get(key)}, {second.get(key)}"
