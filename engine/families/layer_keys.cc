@@ -14,10 +14,22 @@ using Json = HuggingFaceConfig::Json;
 constexpr const char* kWindow = "sliding_window";
 constexpr const char* kSwitch = "use_sliding_window";
 constexpr const char* kMaxLayers = "max_window_layers";
-constexpr std::string_view kWithSwitch = "qwen2|qwen3|qwen3_moe";
+constexpr const char* kRotatedLayers = "no_rope_layers";  // 1: the layer has rotary positions
+constexpr const char* kUnrotatedInterval = "no_rope_layer_interval";
+constexpr const char* kUnrotatedNumber = "unrotated_interval";
+constexpr std::string_view kWithSwitch = "qwen2|qwen3|qwen3_moe|smollm3";
+constexpr std::string_view kWithMaxLayers = "qwen2|qwen3";
 
 bool has_switch(const FamilyClass& type) {
   return ConfigRow{.classes = kWithSwitch}.is_of(type.model_type);
+}
+
+bool has_max_layers(const FamilyClass& type) {
+  return ConfigRow{.classes = kWithMaxLayers}.is_of(type.model_type);
+}
+
+bool is_unrotated(std::int64_t layer, std::int64_t interval) {
+  return interval != 0 && (layer + 1) % interval == 0;
 }
 
 // Whether each layer has a window; nothing if the file does not say, or says what no layer can be.
@@ -72,6 +84,20 @@ LayerWindow in_turn(ConfigReading& reading, const std::vector<bool>& sliding) {
   return window;
 }
 
+std::int64_t unrotated_interval(ConfigReading& reading) {
+  return static_cast<std::int64_t>(reading.numbers()[kUnrotatedNumber]);
+}
+
+// A window in the layers without rotary positions, in the form of in_turn().
+LayerWindow in_unrotated(std::int64_t tokens, std::int64_t interval, std::int64_t layers) {
+  if (interval == 0) return {};
+  LayerWindow window = {.tokens = tokens, .first = interval - 1};
+  if (interval == 1 || interval == layers) return window;
+  window.windowed = 1;
+  window.full = std::min(interval - 1, layers - interval);
+  return window;
+}
+
 // The window in tokens; 0: none.
 std::int64_t window_tokens(ConfigReading& reading) {
   HuggingFaceConfig& config = reading.config;
@@ -104,7 +130,7 @@ void read_windows(ConfigReading& reading) {
   HuggingFaceConfig& config = reading.config;
   LayerWindow window = {.tokens = window_tokens(reading)};
   const std::int64_t layers = reading.shape().layers;
-  if (has_switch(reading.type)) {
+  if (has_max_layers(reading.type)) {
     config.refuse_null(kMaxLayers);
     window.first = std::min(config.count(kMaxLayers, kUsualMaxLayers, 0), layers);
   }
@@ -118,11 +144,57 @@ void read_windows(ConfigReading& reading) {
               .first = order.first,
               .windowed = order.windowed,
               .full = order.full};
+  } else if (reading.table.has(kUnrotatedNumber, reading.type)) {
+    window = in_unrotated(window.tokens, unrotated_interval(reading), layers);
   } else {
     if (reading.type.windows_alternate) window.windowed = window.full = 1;
     if (window.first >= layers) window.tokens = 0;
   }
   store(reading, window);
+}
+
+// no_rope_layers as one number; 0: all layers have rotary positions.
+std::int64_t interval_of(HuggingFaceConfig& config, std::int64_t layers) {
+  const Json& rotated = config.json()[kRotatedLayers];
+  const auto is_flag = [](const Json& one) { return one == 0 || one == 1; };
+  if (!rotated.is_array() || static_cast<std::int64_t>(rotated.size()) < layers ||
+      !std::all_of(rotated.begin(), rotated.end(), is_flag)) {
+    config.fail(Error(ErrorCode::kCorrupt, "\"no_rope_layers\" is " + rotated.dump() +
+                                               ", which is not 0 or 1 for each of " +
+                                               std::to_string(layers) + " layers"));
+    return 0;
+  }
+  const auto end = rotated.begin() + layers;
+  const auto first = std::find(rotated.begin(), end, 0);
+  const std::int64_t interval = first == end ? 0 : first - rotated.begin() + 1;
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    if ((rotated[static_cast<std::size_t>(layer)] == 0) == is_unrotated(layer, interval)) continue;
+    config.refuse(kRotatedLayers, rotated, "a 0 for each so-many-th layer, and 1 for the others");
+    break;
+  }
+  return interval;
+}
+
+void read_unrotated(ConfigReading& reading) {
+  constexpr std::int64_t kUsualInterval = 4;
+  HuggingFaceConfig& config = reading.config;
+  const std::int64_t layers = reading.shape().layers;
+  config.refuse_null(kUnrotatedInterval);
+  const std::int64_t interval = config.count(kUnrotatedInterval, kUsualInterval);
+  reading.numbers()[kUnrotatedNumber] =
+      static_cast<double>(config.has(kRotatedLayers) ? interval_of(config, layers)
+                          : interval > layers        ? 0
+                                                     : interval);
+}
+
+void write_unrotated(const ShapeReader& of, Json& json) {
+  const std::int64_t layers = of.shape().layers;
+  const std::int64_t interval = of.count(kUnrotatedNumber);
+  json[kUnrotatedInterval] = interval == 0 ? layers + 1 : interval;
+  Json rotated = Json::array();
+  for (std::int64_t layer = 0; layer < layers; ++layer)
+    rotated.push_back(is_unrotated(layer, interval) ? 0 : 1);
+  json[kRotatedLayers] = std::move(rotated);
 }
 
 void write_window(const ShapeReader& of, Json& json) {
@@ -136,7 +208,7 @@ void write_windows(const ShapeReader& of, Json& json) {
   write_window(of, json);
   // transformers' Ministral builds a window mask even if no layer uses one.
   if (of.is("ministral") && window.tokens == 0) json[kWindow] = of.shape().context_tokens;
-  if (has_switch(of.type()))
+  if (has_max_layers(of.type()))
     json[kMaxLayers] = window.tokens == 0 ? of.shape().layers : window.first;
   Json types = Json::array();
   for (std::int64_t layer = 0; layer < of.shape().layers; ++layer)
@@ -157,6 +229,20 @@ const ConfigPart kFullLayersPart = {
     .keys = "layer_types",
     .read = [](ConfigReading& reading) { expect_layers(reading, false); },
     .write = [](const ShapeReader& /*of*/, Json& /*json*/) {}};
+
+const ConfigPart kUnrotatedPart = {.keys = "no_rope_layers|no_rope_layer_interval",
+                                   .read = &read_unrotated,
+                                   .write = &write_unrotated};
+
+ConfigRow unrotated_row(std::string_view classes) {
+  return {.key = kRotatedLayers,
+          .number = later(count_number("model.unrotated_interval", 0,
+                                       "so many consecutive blocks end with one without rotary "
+                                       "positions (no_rope_layers), for smollm3; 0: all have "
+                                       "them")),
+          .use = ConfigUse::kOfPart,
+          .classes = classes};
+}
 
 std::vector<ConfigRow> window_rows(std::string_view with_window, std::string_view by_layer) {
   const auto row = [](std::string_view key, const ShapeNumber& number, std::string_view classes) {

@@ -1,5 +1,5 @@
 // Which layers of a config.json have a window, or a gated delta rule: layer_types, and the keys
-// that stand for it in earlier files. Without LibTorch.
+// that stand for it in earlier files. Which have no rotary positions. Without LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,12 @@ extern const ConfigPart kFullLayersPart;
 // Their numbers, of classes with a window, and of those that can have it in some layers.
 std::vector<ConfigRow> window_rows(std::string_view with_window, std::string_view by_layer);
 LayerWindow window_of(const ShapeReader& of);
+
+// Layers without rotary positions: no_rope_layers, or else no_rope_layer_interval. In a class with
+// this part, which kWindowsPart follows, these have the window of a file without layer_types.
+extern const ConfigPart kUnrotatedPart;
+// Its number.
+ConfigRow unrotated_row(std::string_view classes);
 
 // layer_types: each interval-th layer is "full_attention", the others are `other`.
 HuggingFaceConfig::Json layer_types(std::int64_t layers, std::int64_t interval, const char* other);

@@ -1,5 +1,5 @@
-// Llama and its relatives: Mistral, Ministral, Qwen2, Qwen3, Phi-3, and with experts Qwen3-MoE,
-// Mixtral and gpt-oss.
+// Llama and its relatives: Mistral, Ministral, Qwen2, Qwen3, Phi-3, SmolLM3, and with experts
+// Qwen3-MoE, Mixtral and gpt-oss.
 #include <string>
 
 #include "engine/families/expert_keys.h"
@@ -16,9 +16,9 @@ using Json = HuggingFaceConfig::Json;
 constexpr std::string_view kWithExperts = "qwen3_moe|mixtral|gpt_oss";
 constexpr std::string_view kWithFfnExperts = "mixtral|gpt_oss";  // as wide as model.ffn_multiplier
 constexpr std::string_view kWithOneWindow = "mistral|qwen3_moe|mixtral|phi3";
-constexpr std::string_view kWithWindows = "qwen2|qwen3|ministral|gpt_oss";
+constexpr std::string_view kWithWindows = "qwen2|qwen3|ministral|gpt_oss|smollm3";
 constexpr std::string_view kWithAnyWindow =
-    "mistral|qwen3_moe|mixtral|phi3|qwen2|qwen3|ministral|gpt_oss";
+    "mistral|qwen3_moe|mixtral|phi3|qwen2|qwen3|ministral|gpt_oss|smollm3";
 
 // ---- names -------------------------------------------------------------------------------------
 
@@ -50,7 +50,7 @@ constexpr BlockNames kPhi3Names = [] {
   return names;
 }();
 
-// Files of gpt-oss have such tensors, too.
+// gpt-oss has such tensors in files, too.
 constexpr auto kQwen3MoeStacks =
     expert_stacks("mlp.experts", {"gate_proj", "up_proj"}, "down_proj");
 constexpr auto kMixtralStacks = expert_stacks("block_sparse_moe.experts", {"w1", "w3"}, "w2");
@@ -172,6 +172,23 @@ FamilyClass phi3() {
   return made;
 }
 
+FamilyClass smollm3() {
+  FamilyClass made = type("smollm3", "SmolLM3ForCausalLM", "SmolLM3s",
+                          {{"vocab_size", 128256},
+                           {"hidden_size", 2048},
+                           {"num_hidden_layers", 36},
+                           {"num_attention_heads", 16},
+                           {"intermediate_size", 11008},
+                           {"max_position_embeddings", 32768},
+                           {"num_key_value_heads", 4},
+                           {"rope_theta", 2e6},
+                           {"tie_word_embeddings", true}});
+  made.begin = 128000;
+  made.end = 128001;
+  made.padding = 128004;
+  return made;
+}
+
 // By the number architecture.
 std::vector<FamilyClass> classes() {
   auto qwen3_defaults = qwen_defaults();
@@ -192,7 +209,8 @@ std::vector<FamilyClass> classes() {
           qwen3_moe(),
           mixtral(),
           gpt_oss(),
-          phi3()};
+          phi3(),
+          smollm3()};
 }
 
 // ---- keys --------------------------------------------------------------------------------------
@@ -293,24 +311,25 @@ std::vector<ConfigRow> rows() {
       size_row("intermediate_size", &ModelShape::ffn_hidden, 0),
       size_row("num_hidden_layers", &ModelShape::layers, 32),
       size_row("num_attention_heads", &ModelShape::heads, 32),
-      of(kv_heads_row(), "llama|qwen2|qwen3|phi3", ConfigNull::kDerived),
+      of(kv_heads_row(), "llama|qwen2|qwen3|phi3|smollm3", ConfigNull::kDerived),
       of(kv_heads_row(), "mistral|ministral|qwen3_moe|mixtral|gpt_oss"),
       head_dim_row("llama|mistral|ministral|mixtral|qwen2|qwen3_moe|phi3", ConfigNull::kDerived),
-      head_dim_row("qwen3|gpt_oss", ConfigNull::kRefused),
+      head_dim_row("qwen3|gpt_oss|smollm3", ConfigNull::kRefused),
       only_row("hidden_act", {"silu", "swish"}, ConfigUse::kReadAndWritten),
       {.key = "max_position_embeddings", .size = &ModelShape::context_tokens, .part = kContext},
       epsilon_row(1e-6),
       tied_row(false),
       dropout_row("llama", ConfigNull::kMissing),
-      dropout_row("mistral|qwen2|qwen3|ministral|qwen3_moe|mixtral|gpt_oss|phi3"),
+      dropout_row("mistral|qwen2|qwen3|ministral|qwen3_moe|mixtral|gpt_oss|phi3|smollm3"),
       part_row(kRopePart),
-      attention_bias_row("llama|qwen3|qwen3_moe|gpt_oss",
-                         "biases in attention's linear layers, for llama, qwen3, qwen3_moe and "
-                         "gpt_oss; qwen2 always has those of queries, keys and values"),
+      attention_bias_row("llama|qwen3|qwen3_moe|gpt_oss|smollm3",
+                         "biases in attention's linear layers, for llama, qwen3, qwen3_moe, "
+                         "gpt_oss and smollm3; qwen2 always has those of queries, keys and values"),
       share_row(),
       {.key = "mlp_bias",
-       .number = switch_number("model.mlp_bias", false, "biases in the feed-forward, for llama"),
-       .classes = "llama"},
+       .number = switch_number("model.mlp_bias", false,
+                               "biases in the feed-forward, for llama and smollm3"),
+       .classes = "llama|smollm3"},
       only_row("is_causal", {true}),
       of(only_row("resid_pdrop", {0.0}), "phi3")};
   const auto add = [&](const std::vector<ConfigRow>& more) {
@@ -318,8 +337,9 @@ std::vector<ConfigRow> rows() {
   };
   add(expert_rows());
   add(balance_rows(kWithExperts));
-  add({part_row(kFullLayersPart, "llama"), part_row(kWindowPart, kWithOneWindow),
-       part_row(kWindowsPart, kWithWindows)});
+  add({part_row(kFullLayersPart, "llama"), part_row(kUnrotatedPart, "smollm3"),
+       part_row(kWindowPart, kWithOneWindow), part_row(kWindowsPart, kWithWindows),
+       unrotated_row("smollm3")});
   add(window_rows(kWithAnyWindow, kWithWindows));
   add(rope_rows());
   return rows;
@@ -353,6 +373,7 @@ DecoderSpec spec(const ShapeReader& of) {
   block.mlp.bias = of.on("mlp_bias");
   block.experts = experts(of);
   spec.window = window_of(of);
+  spec.unrotated_interval = of.count("unrotated_interval");
   return spec;
 }
 

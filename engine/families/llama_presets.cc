@@ -97,6 +97,8 @@ std::vector<NamedShape> llama_presets() {
       // Not phi4, with which the names of smaller models begin.
       model("phi4-14b", "phi3", {40, 5120, 40, 10, 128, 17920, 100352, 16384},
             {{"norm_epsilon", 1e-5}, {"rope_theta", 250000}}),
+      model("smollm3-3b", "smollm3", {36, 2048, 16, 4, 128, 11008, 128256, 65536},
+            tied({{"norm_epsilon", 1e-6}, {"rope_theta", 5e6}, {"unrotated_interval", 4}})),
   };
 }
 

@@ -12,7 +12,7 @@ inline constexpr std::string_view kLlamaFamily = "llama";
 
 // The classes of transformers, by the number "architecture", which checkpoints store.
 inline constexpr std::string_view kLlamaArchitectures =
-    "llama|mistral|qwen2|qwen3|ministral|qwen3_moe|mixtral|gpt_oss|phi3";
+    "llama|mistral|qwen2|qwen3|ministral|qwen3_moe|mixtral|gpt_oss|phi3|smollm3";
 
 std::vector<NamedShape> llama_presets();
 

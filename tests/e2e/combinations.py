@@ -54,7 +54,8 @@ Outcome = collections.namedtuple("Outcome", "kind text")  # "same", "refused" or
 
 def draw_model(draw):
     family = draw.choice(("gpt2", "llama", "llama", "mistral", "qwen2", "qwen3", "qwen3",
-                          "qwen3_moe", "mixtral", "gpt_oss", "qwen3_5", "gemma3", "gemma2", "phi3"))
+                          "qwen3_moe", "mixtral", "gpt_oss", "qwen3_5", "gemma3", "gemma2", "phi3",
+                          "smollm3"))
     heads = draw.choice((2, 4))
     model = {"model.preset": "custom", "model.layers": draw.choice((2, 3)), "model.heads": heads,
              "model.hidden": heads * draw.choice((8, 10, 16)), "model.vocab": VOCAB,
@@ -107,6 +108,9 @@ def draw_model(draw):
                       "model.window_layers": 1, "model.window_full_layers": 1})
     if family != "llama" and draw.random() < 0.3:
         model["model.window"] = 5
+    if family == "smollm3":
+        model.update({"model.unrotated_interval": draw.choice((0, 1, 2)),
+                      "model.attention_bias": draw.choice(("on", "off"))})
     if family == "phi3":
         return {**model, "model.rope_share": draw.choice((1, 0.8))}
     if draw.random() < 0.3:

@@ -72,6 +72,9 @@ CASES = {
         "attn_logit_softcapping": 0.7, "final_logit_softcapping": 2.0}),
     "phi3": ("Phi3Config", {"sliding_window": 9, "pad_token_id": None, "rope_parameters": {
         "rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5}}),
+    "smollm3": ("SmolLM3Config", {
+        "pad_token_id": None, "no_rope_layer_interval": 2, "use_sliding_window": True,
+        "sliding_window": 9, "tie_word_embeddings": False}),
 }
 OTHERS = {
     "ministral": ("MinistralConfig", {"sliding_window": 9, "head_dim": 12,

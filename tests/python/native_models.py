@@ -50,6 +50,11 @@ MODELS = {
             "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
         },
     ),
+    "smollm3": (
+        "SmolLM3",
+        LLAMA,
+        {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 5},
+    ),
     "qwen3_5": (
         "Qwen3_5Text",
         LLAMA,

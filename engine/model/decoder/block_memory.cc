@@ -173,7 +173,7 @@ class BlockMemory {
   std::uint64_t attention_bytes() const {
     const bool in_parts = attention_.in_parts && pieces_.cut() && attention_.dropout == 0;
     const std::int64_t parts = in_parts ? head_parts(attention_.kv_heads) : 1;
-    if (!attention_.rope.exists()) return kernel_bytes();
+    if (!attention_.rope.exists()) return parts == 1 ? kernel_bytes() : parts_bytes(parts);
     if (parts == 1) return std::max(kernel_bytes(), turn_bytes());
     return attention_.head_norms ? parts_bytes(parts) : std::max(parts_bytes(parts), turn_bytes());
   }

@@ -196,7 +196,7 @@ struct LayerWindow {
 };
 
 struct DecoderSpec {
-  BlockSpec block;  // without a window, and with attention
+  BlockSpec block;  // without a window, and with attention and rotary positions
   std::int64_t layers = 0;
   std::int64_t vocab = 0;
   std::int64_t positions = 0;           // learned ones; 0: none
@@ -212,6 +212,12 @@ struct DecoderSpec {
   std::int64_t attention_interval = 1;  // so many blocks end with one that attends
   DeltaSpec delta;                      // of the others
 
+  // So many blocks end with one without rotary positions; 0: all that attend have them.
+  std::int64_t unrotated_interval = 0;
+
+  bool rotates(std::int64_t layer) const {
+    return unrotated_interval == 0 || (layer + 1) % unrotated_interval != 0;
+  }
   bool attends(std::int64_t layer) const { return (layer + 1) % attention_interval == 0; }
   BlockSpec block_at(std::int64_t layer) const {
     BlockSpec spec = block;
@@ -219,6 +225,7 @@ struct DecoderSpec {
       spec.attention.window = window.tokens;
       if (window_rope.exists()) spec.attention.rope = window_rope;
     }
+    if (!rotates(layer)) spec.attention.rope = {};
     if (!attends(layer)) spec.delta = delta;
     return spec;
   }

@@ -48,8 +48,8 @@ class EmbeddingKind final : public UnitKind {
 
 class BlockKind final : public UnitKind {
  public:
-  BlockKind(const BlockSpec& spec, const LoraRecipe& lora)
-      : UnitKind(name_of(spec), UnitRole::kBlock),
+  BlockKind(std::string_view name, const BlockSpec& spec, const LoraRecipe& lora)
+      : UnitKind(std::string(name), UnitRole::kBlock),
         spec_(spec),
         lora_(lora),
         adapters_(adapter_numbers(spec, lora)) {}
@@ -81,11 +81,6 @@ class BlockKind final : public UnitKind {
   }
 
  private:
-  static const char* name_of(const BlockSpec& spec) {
-    if (spec.delta.exists()) return "delta block";
-    return spec.attention.window > 0 ? "windowed block" : "block";
-  }
-
   BlockSpec spec_;
   LoraRecipe lora_;
   AdapterNumbers adapters_;
@@ -128,8 +123,9 @@ std::shared_ptr<const UnitKind> embedding_kind(const DecoderSpec& spec, const Lo
   return std::make_shared<EmbeddingKind>(spec, !lora.exists());
 }
 
-std::shared_ptr<const UnitKind> block_kind(const BlockSpec& spec, const LoraRecipe& lora) {
-  return std::make_shared<BlockKind>(spec, lora);
+std::shared_ptr<const UnitKind> block_kind(std::string_view name, const BlockSpec& spec,
+                                           const LoraRecipe& lora) {
+  return std::make_shared<BlockKind>(name, spec, lora);
 }
 
 std::shared_ptr<const UnitKind> head_kind(const DecoderSpec& spec, const LoraRecipe& lora,

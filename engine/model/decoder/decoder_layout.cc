@@ -1,10 +1,11 @@
 #include "engine/model/decoder/decoder_layout.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "engine/model/decoder/decoder_kinds.h"
@@ -275,6 +276,14 @@ bool is_target(const LoraRecipe& lora, std::string_view name) {
   return std::find(lora.targets.begin(), lora.targets.end(), last_part(name)) != lora.targets.end();
 }
 
+// Blocks that are computed alike are of one kind, with this name.
+std::string_view kind_name(const DecoderSpec& spec, std::int64_t layer) {
+  if (!spec.attends(layer)) return "delta block";
+  const bool has_window = spec.window.has(layer);
+  if (!spec.rotates(layer)) return has_window ? "windowed unrotated block" : "unrotated block";
+  return has_window ? "windowed block" : "block";
+}
+
 // Freezes all parameters and adds adapters to be trained instead.
 void freeze(const DecoderSpec& spec, const LoraRecipe& lora,
             std::vector<ModelLayout::Unit>& units) {
@@ -366,16 +375,16 @@ UnitLayout adapter_layout(const BlockSpec& block, const LoraRecipe& lora, std::i
 
 ModelLayout decoder_layout(const DecoderSpec& spec, const ModelOptions& options) {
   const LoraRecipe& lora = options.lora;
-  // One kind for all blocks with a delta rule, one for those with the window, and one for others.
-  std::array<std::shared_ptr<const UnitKind>, 3> kinds;
+  std::map<std::string_view, std::shared_ptr<const UnitKind>> kinds;
   std::vector<ModelLayout::Unit> units;
   units.push_back({.kind = embedding_kind(spec, lora),
                    .layout = embedding_layout(spec, options.padded_vocab),
                    .borrowed = {}});
   for (std::int64_t layer = 0; layer < spec.layers; ++layer) {
     const BlockSpec block = spec.block_at(layer);
-    auto& kind = kinds[block.delta.exists() ? 2 : spec.window.has(layer) ? 1 : 0];
-    if (!kind) kind = block_kind(block, lora);
+    const std::string_view name = kind_name(spec, layer);
+    auto& kind = kinds[name];
+    if (!kind) kind = block_kind(name, block, lora);
     units.push_back({.kind = kind, .layout = block_layout(block, layer), .borrowed = {}});
   }
   ModelLayout::Unit head = {.kind = head_kind(spec, lora, options.padded_vocab),

@@ -47,6 +47,11 @@ const Case kCases[] = {
     {.name = "LlamaAttentionDropped", .dropout = 0.2},
     {.name = "Qwen3", .numbers = {{"architecture", architecture("qwen3")}}},
     {.name = "Mistral", .numbers = {{"architecture", architecture("mistral")}, {"window", 5}}},
+    {.name = "SmolLm3Unrotated",
+     .numbers = {{"architecture", architecture("smollm3")},
+                 {"attention_bias", 1},
+                 {"unrotated_interval", 1}},
+     .packed = true},
     {.name = "Gemma3", .numbers = {{"attention_bias", 1}, {"window", 5}}, .packed = true},
     {.name = "Gemma3Adapters", .lora = adapters(0.3)},
     {.name = "Gemma2", .numbers = {{"window", 5}, {"score_cap", 0.5}}, .packed = true}};

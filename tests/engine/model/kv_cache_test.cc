@@ -83,6 +83,21 @@ ModelShape gemma2() {
                                {"logit_cap", 5}}});
 }
 
+// Blocks with and without rotary positions, and a window in some of both.
+ModelShape smollm3() {
+  return complete({.layers = 4,
+                   .hidden = 48,
+                   .heads = 4,
+                   .context_tokens = 24,
+                   .vocab = 101,
+                   .family = "llama",
+                   .numbers = {{"architecture", architecture("smollm3")},
+                               {"kv_heads", 2},
+                               {"window", 6},
+                               {"window_first_layer", 2},
+                               {"unrotated_interval", 2}}});
+}
+
 at::Tensor tokens(std::int64_t count, at::Device device) {
   return at::arange(count).mul(37).add(11).remainder(kShape.vocab).unsqueeze(0).to(device);
 }
@@ -133,7 +148,7 @@ TEST(KvCache, GivesTheLogitsOfTheWholeSequenceAtEveryPosition) {
   for (const Pieces& pieces :
        {Pieces{1, 1}, {2, 1}, {7, 1}, {23, 1}, {24, 1}, {1, 7}, {7, 5}, {3, 24}}) {
     SCOPED_TRACE(std::to_string(pieces.first) + ", then " + std::to_string(pieces.next));
-    for (const ModelShape& shape : {kShape, kOther, windowed(), gemma3(), gemma2()}) {
+    for (const ModelShape& shape : {kShape, kOther, windowed(), gemma3(), gemma2(), smollm3()}) {
       EXPECT_LT(worst_difference(at::kDouble, at::kCPU, pieces, shape), 1e-13);
       EXPECT_LT(worst_difference(at::kFloat, at::kCPU, pieces, shape), 2e-6);
       EXPECT_LT(worst_difference(at::kBFloat16, at::kCPU, pieces, shape), 0.03);
@@ -145,7 +160,7 @@ TEST(ModelCudaKvCache, GivesTheLogitsOfTheWholeSequenceAtEveryPosition) {
   if (!at::hasCUDA()) GTEST_SKIP() << "no GPU that LibTorch can use";
   for (const Pieces& pieces : {Pieces{7, 1}, {7, 5}, {1, 7}}) {
     SCOPED_TRACE(std::to_string(pieces.first) + ", then " + std::to_string(pieces.next));
-    for (const ModelShape& shape : {kShape, kOther, windowed(), gemma3(), gemma2()}) {
+    for (const ModelShape& shape : {kShape, kOther, windowed(), gemma3(), gemma2(), smollm3()}) {
       EXPECT_LT(worst_difference(at::kFloat, at::kCUDA, pieces, shape), 1e-4);
       EXPECT_LT(worst_difference(at::kBFloat16, at::kCUDA, pieces, shape), 0.03);
     }

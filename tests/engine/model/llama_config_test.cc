@@ -57,7 +57,7 @@ TEST(LlamaConfig, ArchitecturesAreTheTypes) {
               std::string(type));
     ++place;
   }
-  EXPECT_EQ(place, 9);
+  EXPECT_EQ(place, 10);
 }
 
 // What the Python package takes from the tables.
@@ -407,7 +407,8 @@ TEST(LlamaConfig, MutatedFilesAreReadOrRefusedWithASentence) {
                                     {{"full_attention", 3}}};
   std::mt19937 draw(9);
   int read_count = 0;
-  for (const char* const type : {"llama", "mistral", "ministral", "qwen2", "qwen3", "phi3"}) {
+  for (const char* const type :
+       {"llama", "mistral", "ministral", "qwen2", "qwen3", "phi3", "smollm3"}) {
     const auto model = read(config_of(type, {{"num_key_value_heads", 2}}));
     ASSERT_TRUE(model.ok());
     const json whole = json::parse(family_of(model->shape).write_config(*model));

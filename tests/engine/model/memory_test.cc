@@ -192,6 +192,10 @@ ModelShape shape_of(const Case& which) {
   if (which.model == "Gemma2") shape = gemma2();
   if (which.model == "Phi3")
     shape = llama({{"architecture", architecture("phi3")}, {"rope_share", 0.75}});
+  if (which.model == "SmolLm3")  // without rotary positions
+    shape = llama({{"architecture", architecture("smollm3")},
+                   {"attention_bias", 1},
+                   {"unrotated_interval", 1}});
   if (which.model == "Qwen35") shape = qwen3_5();
   if (which.model == "Qwen35Moe") shape = qwen3_5_moe(96);
   if (which.model == "Qwen35MoeWide") shape = qwen3_5_moe(768);
@@ -336,6 +340,8 @@ const Case kCases[] = {{at::kFloat, 0},
                        {at::kBFloat16, 0, "Qwen35MoeWide"},
                        {at::kFloat, 0, "Phi3"},
                        {at::kBFloat16, 0, "Phi3"},
+                       {at::kFloat, 0, "SmolLm3"},
+                       {at::kBFloat16, 0, "SmolLm3"},
                        {at::kFloat, 0, "GptOss"},
                        {at::kBFloat16, 0, "GptOss"},
                        {at::kBFloat16, 0.1, "Mistral"}};

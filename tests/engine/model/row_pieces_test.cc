@@ -42,7 +42,7 @@ TEST(RowPieces, TakeNoMemoryOfTheFeedForwardForEachToken) {
   ModelShape wide = narrow;
   wide.ffn_hidden += 4096;
   const auto per_token = [](const ModelShape& shape) {
-    const auto kind = block_kind(spec_of(shape).block, {});
+    const auto kind = block_kind("block", spec_of(shape).block, {});
     const PassShape less = {.tokens = 262144};
     const PassShape more = {.tokens = 524288};
     EXPECT_EQ(kind->saved_bytes(more), 2 * kind->saved_bytes(less));
@@ -64,7 +64,7 @@ TEST(RowPieces, TakeNoMoreOperationsButLessOfThemInRecompute) {
   };
   // Attention alone grows with the sequence: by the half of the tokens, in two numbers' operations.
   const auto scores = [](double width) { return 2 * width * 16384; };
-  const auto llama = block_kind(spec_of(*preset_shape("llama3.1-8b")).block, {});
+  const auto llama = block_kind("block", spec_of(*preset_shape("llama3.1-8b")).block, {});
   expect(llama->flops(32768), llama->flops(65536), scores(4096));
   const BlockSpec gpt2 = spec_of(*preset_shape("gpt2-xl")).block;
   expect(block_flops(gpt2, {}, 32768), block_flops(gpt2, {}, 65536), scores(1600));
