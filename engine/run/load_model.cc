@@ -1,6 +1,7 @@
 #include "engine/run/load_model.h"
 
 #include <span>
+#include <string>
 #include <utility>
 
 #include "engine/exchange/adapter_weights.h"
@@ -30,6 +31,14 @@ Status load_base(const LoadModel& load) {
                              shown(load.progress, load.to.model().base()));
 }
 
+// Whether they have the same weights. Only training reads the coefficient of a balance loss.
+bool is_same_model(ModelShape one, ModelShape other) {
+  for (ModelShape* const shape : {&one, &other})
+    shape->numbers.erase(std::string(kBalanceCoefficient));
+  return stored_model(one) == stored_model(other) && one.family == other.family &&
+         one.numbers == other.numbers;
+}
+
 }  // namespace
 
 Status load_model(const LoadModel& load) {
@@ -56,8 +65,7 @@ Status load_model(const LoadModel& load) {
 Status load_model(const LoadModel& load, CheckpointReader& checkpoint) {
   const StoredRun& run = checkpoint.state().run;
   SLUICE_ASSIGN_OR_RETURN(const ModelShape stored, stored_shape(run));
-  if (!(stored_model(stored) == stored_model(load.shape)) || stored.family != load.shape.family ||
-      stored.numbers != load.shape.numbers) {
+  if (!is_same_model(stored, load.shape)) {
     return Error(ErrorCode::kInvalidArgument,
                  "the checkpoint and the configuration describe different models: leave out --set "
                  "model..., or give the configuration of the checkpoint's run");

@@ -65,6 +65,23 @@ void expect_the_runs_own_loss(std::vector<std::string> overrides) {
   EXPECT_EQ(started(SmallRun(overrides))->evaluate({}).mean(), trained.loss);
 }
 
+std::string saved_checkpoint(TrainingRun& training) {
+  const auto checkpoints =
+      RunCheckpoints::create(training, *training.drives().saves,
+                             {.directory = training.config().run.dir, .background = false});
+  EXPECT_OK(checkpoints);
+  EXPECT_OK((*checkpoints)->save({}));
+  return (*checkpoints)->finished().at(0).path;
+}
+
+Status load_checkpoint(const std::string& path, const SmallRun& of,
+                       std::unique_ptr<EvaluationRun>& run) {
+  SLUICE_ASSIGN_OR_RETURN(run, made(of));
+  SLUICE_ASSIGN_OR_RETURN(const auto reader,
+                          CheckpointReader::open(*run->drives().reads, path, {.moments = false}));
+  return run->load(*reader, {});
+}
+
 class EvaluationIn : public testing::TestWithParam<const char*> {
  protected:
   std::vector<std::string> precision() const {
@@ -91,17 +108,9 @@ TEST_P(EvaluationIn, GivesTheLossOfACheckpointOfAdapters) {
   const auto training = small.start();
   for (int i = 0; i < 3; ++i) training->step();
   const double loss = training->evaluate();
-  const auto checkpoints =
-      RunCheckpoints::create(*training, *training->drives().saves,
-                             {.directory = training->config().run.dir, .background = false});
-  ASSERT_OK(checkpoints);
-  ASSERT_OK((*checkpoints)->save({}));
-  const std::string path = (*checkpoints)->finished().at(0).path;
-  const auto load = [&](const SmallRun& of, std::unique_ptr<EvaluationRun>& run) -> Status {
-    SLUICE_ASSIGN_OR_RETURN(run, made(of));
-    SLUICE_ASSIGN_OR_RETURN(const auto reader,
-                            CheckpointReader::open(*run->drives().reads, path, {.moments = false}));
-    return run->load(*reader, {});
+  const std::string path = saved_checkpoint(*training);
+  const auto load = [&](const SmallRun& of, std::unique_ptr<EvaluationRun>& run) {
+    return load_checkpoint(path, of, run);
   };
   std::vector<std::string> elsewhere = overrides;
   elsewhere.insert(elsewhere.end(), kOnNvme.begin(), kOnNvme.end());
@@ -121,6 +130,19 @@ TEST_P(EvaluationIn, GivesTheLossOfACheckpointOfAdapters) {
     ASSERT_FALSE(loaded.ok()) << changed;
     EXPECT_NE(loaded.error().message().find(says), std::string::npos) << loaded.error().message();
   }
+}
+
+// Evaluation leaves the balance loss out.
+TEST(EvaluationRun, ReadsACheckpointOfARunWithAnotherBalanceLoss) {
+  std::vector<std::string> overrides = of_experts({"data.validation_fraction=0.02"});
+  const SmallRun small(overrides);
+  const auto training = small.start();
+  training->step();
+  const std::string path = saved_checkpoint(*training);
+  overrides.emplace_back("model.router_aux_loss_coef=0");
+  std::unique_ptr<EvaluationRun> run;
+  ASSERT_OK(load_checkpoint(path, SmallRun(overrides), run));
+  EXPECT_EQ(run->evaluate({}).mean(), training->evaluate());
 }
 
 TEST(EvaluationCuda, GivesTheLossOfTheRunThatMadeTheWeights) {
