@@ -50,7 +50,7 @@ constexpr BlockNames kPhi3Names = [] {
   return names;
 }();
 
-// gpt-oss has such tensors in files, too.
+// Files of gpt-oss have such tensors, too.
 constexpr auto kQwen3MoeStacks =
     expert_stacks("mlp.experts", {"gate_proj", "up_proj"}, "down_proj");
 constexpr auto kMixtralStacks = expert_stacks("block_sparse_moe.experts", {"w1", "w3"}, "w2");

@@ -35,7 +35,8 @@ RECIPES = {
     "qwen3_5_moe": {"r": 2, "lora_alpha": 5, "target_modules": [
         "k_proj", "in_proj_z", "gate_proj", "down_proj", "shared_expert_gate"]},
     "phi3": {"r": 3, "lora_alpha": 6, "target_modules": ["qkv_proj", "down_proj"]},
-    "smollm3": {"r": 3, "lora_alpha": 6, "target_modules": ["q_proj", "k_proj", "gate_proj"]},
+    "smollm3": {"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "k_proj", "o_proj",
+                                                            "down_proj"]},
 }
 
 

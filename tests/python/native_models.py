@@ -53,7 +53,14 @@ MODELS = {
     "smollm3": (
         "SmolLM3",
         LLAMA,
-        {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 5},
+        {
+            "no_rope_layer_interval": 2,
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": None,
+        },
     ),
     "qwen3_5": (
         "Qwen3_5Text",
