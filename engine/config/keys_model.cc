@@ -121,7 +121,8 @@ constexpr Key kLoraRows[] = {
      .field = SLUICE_FIELD(lora.targets),
      .default_json = "\"auto\"",
      .auto_rule = "[\"all-linear\"]: every linear layer of the model's blocks",
-     .meaning = "linear layers that get an adapter, by PEFT's names: [\"q_proj\", \"v_proj\"]"},
+     .meaning = "linear layers that get an adapter, by PEFT's names: [\"q_proj\", \"v_proj\"]; "
+                "\"experts\" is all experts of a block, which \"all-linear\" leaves out"},
     {.path = "recipe.lora.target_modules",
      .treatment = Treatment::kAlias,
      .source = KeySource::kHuggingFace,

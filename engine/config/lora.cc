@@ -21,7 +21,7 @@ constexpr std::string_view kAllLinear = "all-linear";
 std::string unknown_target(const std::string& target, std::span<const std::string_view> known,
                            bool has_experts) {
   std::string text = "recipe.lora.targets names " + target + ", which cannot have an adapter";
-  text += has_experts ? " in a model with experts, whose feed-forwards stay as they are" : "";
+  text += has_experts ? " of its own in a model with experts, which are one target" : "";
   text += ": choose from ";
   for (const std::string_view name : known) {
     text += name;
@@ -52,7 +52,8 @@ void settle_targets(Derivation& derivation, std::span<const std::string_view> kn
   }
   std::vector<std::string> resolved;
   for (const std::string_view name : known)
-    if (all || std::find(targets.begin(), targets.end(), name) != targets.end())
+    if ((all && name != engine::kExpertsTarget) ||
+        std::find(targets.begin(), targets.end(), name) != targets.end())
       resolved.emplace_back(name);
   if (all && !derivation.given(kTargets))
     derivation.note(kTargets, has_experts ? "every linear layer outside the experts of a router"
@@ -122,6 +123,10 @@ void derive_lora(Derivation& derivation) {
     return;
   }
   settle_targets(derivation, known);
+  if (lora.recipe().adapts_experts() && lora.dropout > 0)
+    derivation.reject(
+        "recipe.lora.dropout is given, but adapters of experts have none, as in PEFT: set it to 0, "
+        "or leave \"experts\" out of recipe.lora.targets");
   if (lora.base_bits != 8 && lora.base_bits != 16)
     derivation.reject("recipe.lora.base_bits is " + std::to_string(lora.base_bits) +
                       ": it must be 16 or 8");

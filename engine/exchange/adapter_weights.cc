@@ -1,6 +1,7 @@
 #include "engine/exchange/adapter_weights.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -22,6 +23,8 @@ using Json = nlohmann::json;
 constexpr std::string_view kPrefix = "base_model.model.";  // PEFT's, before the model's own names
 constexpr std::string_view kInfixA = ".lora_A.";
 constexpr std::string_view kInfixB = ".lora_B.";
+constexpr std::string_view kWrapped = ".base_layer";  // of the second adapter of one module
+constexpr std::array kOfExperts = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"};
 constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
 constexpr std::uint64_t kElementsAtOnce = std::uint64_t{1} << 20;
 constexpr int kMostDepth = 8;  // of a file that PEFT wrote; dumping nested values recurses
@@ -122,6 +125,7 @@ constexpr std::string_view kKnown[] = {"auto_mapping",
                                        "revision",
                                        "runtime_config",
                                        "target_modules",
+                                       "target_parameters",
                                        "task_type",
                                        "use_rslora"};
 Status check_known(const Json& json) {
@@ -156,19 +160,40 @@ Result<double> number_of(const Json& json, const char* key, double usual) {
   return value.get<double>();
 }
 
+bool is_of_strings(const Json& value) {
+  return value.is_array() &&
+         std::all_of(value.begin(), value.end(), [](const Json& one) { return one.is_string(); });
+}
+
+// Whether target_parameters has both tensors of experts, by their names or the ends of these.
+Result<bool> adapts_experts(const Json& json) {
+  const Json value = json.value("target_parameters", Json());
+  if (is_off(value)) return false;
+  bool all = is_of_strings(value) && value.size() == kOfExperts.size();
+  for (const std::string of : kOfExperts)
+    all = all && std::any_of(value.begin(), value.end(), [&](const Json& one) {
+            return ("." + of).ends_with("." + one.get<std::string>());
+          });
+  if (all) return true;
+  return unknown(
+      "target_parameters is " + shown(value) +
+      ", but adapters are of all experts of a block or of none: " + Json(kOfExperts).dump());
+}
+
 Result<std::vector<std::string>> targets_of(const Json& json) {
   const Json value = json.value("target_modules", Json());
+  SLUICE_ASSIGN_OR_RETURN(const bool of_experts, adapts_experts(json));
+  if (of_experts && is_off(value)) return std::vector<std::string>{std::string(kExpertsTarget)};
   // For a pattern, the tensors show which products it matched.
   if (value.is_null() || (value.is_string() && value != Json("")))
     return std::vector<std::string>();
-  const bool is_list =
-      value.is_array() && !value.empty() &&
-      std::all_of(value.begin(), value.end(), [](const Json& one) { return one.is_string(); });
-  if (!is_list)
+  if (!is_of_strings(value) || value.empty())
     return corrupt(
         "target_modules is " + shown(value) +
         ": it must be a list of the layers that have adapters, or a pattern of their names");
-  return value.get<std::vector<std::string>>();
+  auto targets = value.get<std::vector<std::string>>();
+  if (of_experts) targets.emplace_back(kExpertsTarget);
+  return targets;
 }
 
 // "model.layers.0.self_attn.q_proj" from that name with PEFT's prefix and ".lora_A.weight". Empty
@@ -178,6 +203,7 @@ std::string_view module_in(std::string_view name) {
     const std::size_t end = name.find(infix);
     if (end == std::string_view::npos) continue;
     name = name.substr(0, end);
+    if (name.ends_with(kWrapped)) name.remove_suffix(kWrapped.size());
     return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
   }
   return {};
@@ -316,6 +342,8 @@ Result<PeftConfig> parse_peft_config(std::string_view text) {
 }
 
 std::string peft_config_text(const PeftConfig& config) {
+  std::vector<std::string> modules = config.recipe.targets;
+  const bool of_experts = std::erase(modules, kExpertsTarget) > 0;
   const nlohmann::ordered_json json = {
       {"peft_type", "LORA"},
       {"task_type", "CAUSAL_LM"},
@@ -325,7 +353,8 @@ std::string peft_config_text(const PeftConfig& config) {
       {"lora_alpha", config.recipe.alpha},
       {"lora_dropout", config.recipe.dropout},
       {"use_rslora", config.recipe.rank_stabilised},
-      {"target_modules", config.recipe.targets},
+      {"target_modules", modules.empty() ? Json() : Json(modules)},
+      {"target_parameters", of_experts ? Json(kOfExperts) : Json()},
       {"bias", "none"},
       {"fan_in_fan_out", false},
       {"inference_mode", true},

@@ -1,12 +1,15 @@
 #include "engine/exchange/export_model.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -30,6 +33,7 @@ namespace sluice::engine {
 namespace {
 
 struct MergedWeights {
+  const ModelShape& shape;
   ModelWeights& base;
   ExpectedBase asked;  // its path
   CheckpointReader& adapters;
@@ -47,6 +51,69 @@ constexpr std::string_view kNameA = ".lora_A.weight";
 struct WholeAdapter {
   std::vector<float> a;  // [rank, columns]
   std::vector<float> b;  // [rows, rank]
+};
+
+// Adapters of experts, as they are stored: those of all experts of a block in two matrices.
+class ExpertMerger {
+ public:
+  ExpertMerger(const ModelShape& shape, const LoraRecipe& recipe, CheckpointReader& checkpoint)
+      : names_(family_of(shape).parameter_names(shape)),
+        experts_(static_cast<std::uint64_t>(
+            shape.numbers.contains("experts") ? shape.numbers.at("experts") : 0)),
+        recipe_(recipe),
+        checkpoint_(checkpoint) {}
+
+  // The adapter of an expert's matrix; nothing for another parameter.
+  Result<std::optional<WholeAdapter>> find(const TensorSpec& matrix) {
+    if (!recipe_.adapts_experts()) return std::optional<WholeAdapter>();
+    for (const ExpertStack& stack : names_.stacks) {
+      const std::size_t at = matrix.name.find("." + std::string(stack.experts) + ".");
+      if (at == std::string::npos) continue;
+      const std::string block = matrix.name.substr(0, at + 1);
+      const auto number = std::string_view(matrix.name).substr(at + stack.experts.size() + 2);
+      std::uint64_t expert = 0;  // unless it is a tensor of all experts, such as their biases
+      if (std::from_chars(number.begin(), number.end(), expert).ec != std::errc()) continue;
+      for (std::uint64_t part = 0; part < stack.count(); ++part)
+        if (stack.parameter(block, expert, part) == matrix.name)
+          return read(block, stack, expert, part, matrix);
+    }
+    return std::optional<WholeAdapter>();
+  }
+
+ private:
+  Result<std::optional<WholeAdapter>> read(const std::string& block, const ExpertStack& stack,
+                                           std::uint64_t expert, std::uint64_t part,
+                                           const TensorSpec& matrix) {
+    const auto rank = static_cast<std::uint64_t>(recipe_.rank);
+    // PEFT's names: the adapter of down wraps that of gate and up.
+    const std::string module = block + "mlp.experts" + (stack.count() == 2 ? ".base_layer" : "");
+    WholeAdapter adapter;
+    adapter.a.resize(rank * matrix.shape[1]);
+    SLUICE_RETURN_IF_ERROR(
+        checkpoint_.read_master(module + ".lora_A.weight", expert * adapter.a.size(), adapter.a));
+    const std::uint64_t rows = stack.count() * matrix.shape[0];
+    if (module != module_) {  // one after the other, as the base has them
+      b_.resize(rows * rank * experts_);
+      SLUICE_RETURN_IF_ERROR(checkpoint_.read_master(module + ".lora_B.weight", 0, b_));
+      module_ = module;
+    }
+    adapter.b.resize(matrix.shape[0] * rank);
+    const bool in_turn = stack.order == ExpertStack::Order::kInTurn;
+    for (std::uint64_t row = 0; row < matrix.shape[0]; ++row) {
+      const std::uint64_t joined =
+          in_turn ? row * stack.count() + part : part * matrix.shape[0] + row;
+      for (std::uint64_t k = 0; k < rank; ++k)
+        adapter.b[row * rank + k] = b_[(joined * rank + k) * experts_ + expert];
+    }
+    return std::optional(std::move(adapter));
+  }
+
+  const ParameterNames& names_;
+  const std::uint64_t experts_;
+  const LoraRecipe& recipe_;
+  CheckpointReader& checkpoint_;
+  std::string module_;    // of b_
+  std::vector<float> b_;  // of all experts, as stored
 };
 
 Result<WholeAdapter> read_adapter(CheckpointReader& checkpoint, const std::string& module,
@@ -91,27 +158,30 @@ void add_rows(const MergedWeights& merged, const WholeAdapter& adapter, std::uin
 // base.
 Status merge_weights(const MergedWeights& merged, const TakeValues& take) {
   BaseFingerprint fingerprint;
+  ExpertMerger experts(merged.shape, merged.recipe, merged.adapters);
   std::vector<float> values;
   for (std::size_t i = 0; i < merged.base.parameters.size(); ++i) {
     const TensorSpec& spec = merged.base.parameters[i];
     const std::string& in_file = merged.base.names[i];
     const std::uint64_t elements = merged.base.reader->find(in_file)->elements;
     const std::string module = spec.name.substr(0, spec.name.size() - kWeight.size());
-    const bool adapted = spec.name.ends_with(kWeight) &&
-                         merged.adapters.find(module + std::string(kNameA)) != nullptr;
-    WholeAdapter adapter;
-    std::uint64_t at_once = kMergedAtOnce;
-    if (adapted) {  // whole rows
+    SLUICE_ASSIGN_OR_RETURN(std::optional<WholeAdapter> adapter, experts.find(spec));
+    const bool is_adapted = spec.name.ends_with(kWeight) &&
+                            merged.adapters.find(module + std::string(kNameA)) != nullptr;
+    if (!adapter && is_adapted) {
       SLUICE_ASSIGN_OR_RETURN(adapter,
                               read_adapter(merged.adapters, module, spec,
                                            static_cast<std::uint64_t>(merged.recipe.rank)));
+    }
+    std::uint64_t at_once = kMergedAtOnce;
+    if (adapter) {  // whole rows
       at_once = std::max(at_once / spec.shape[1], std::uint64_t{1}) * spec.shape[1];
     }
     for (std::uint64_t first = 0; first < elements; first += at_once) {
       values.resize(std::min(at_once, elements - first));
       SLUICE_RETURN_IF_ERROR(merged.base.reader->read(in_file, first, values));
       fingerprint.add(elements, first, values);
-      if (adapted) add_rows(merged, adapter, first / spec.shape[1], spec.shape[1], values);
+      if (adapter) add_rows(merged, *adapter, first / spec.shape[1], spec.shape[1], values);
       SLUICE_RETURN_IF_ERROR(take(spec.name, values));
     }
   }
@@ -228,7 +298,8 @@ Result<Exported> write_merged(aio::IoQueue& queue, CheckpointReader& checkpoint,
     if (options.progress) options.progress(done, total);
     return {};
   };
-  SLUICE_RETURN_IF_ERROR(merge_weights({.base = base,
+  SLUICE_RETURN_IF_ERROR(merge_weights({.shape = model.shape,
+                                        .base = base,
                                         .asked = asked,
                                         .adapters = checkpoint,
                                         .recipe = model.lora,

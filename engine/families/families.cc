@@ -154,6 +154,9 @@ Status validate(const LoraRecipe& lora, const ModelShape& shape) {
   if (lora.base_bits != 8 && lora.base_bits != 16)
     return cannot_build("the base of its adapters has " + std::to_string(lora.base_bits) +
                         " bits; it must have 16 or 8");
+  if (lora.adapts_experts() && lora.dropout > 0)
+    return cannot_build("adapters of experts have no dropout, and it is " +
+                        number_text(lora.dropout));
   if (!(lora.dropout >= 0 && lora.dropout < 1))
     return cannot_build("the dropout of its adapters is " + number_text(lora.dropout) +
                         "; it must be at least 0 and below 1");

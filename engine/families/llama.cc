@@ -29,6 +29,7 @@ constexpr BlockNames with_experts(std::string_view router, std::string_view expe
   names.experts = experts;
   names.mlp_in = in;
   names.mlp_out = out;
+  names.expert_adapters = "mlp.experts";
   return names;
 }
 
@@ -359,6 +360,7 @@ ExpertsSpec experts(const ShapeReader& of) {
           .renormalises = of_ffn || of.on("norm_topk_prob"),
           .fp32_weights = of.is("mixtral"),
           .bias = is_gpt_oss,
+          .in_turn = is_gpt_oss,
           // swiglu_alpha and swiglu_limit.
           .gate = is_gpt_oss ? ClampedGate{.alpha = 1.702, .limit = 7} : ClampedGate{}};
 }

@@ -39,6 +39,7 @@ constexpr BlockNames kNamesWithExperts = [] {
   names.mlp_out = "down_proj";
   names.router = "mlp.gate";
   names.experts = "mlp.experts";
+  names.expert_adapters = "mlp.experts";
   names.shared = {.in = {"mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"},
                   .out = "mlp.shared_expert.down_proj",
                   .logit = "mlp.shared_expert_gate"};

@@ -4,14 +4,19 @@
 // and B [out, rank], as in PEFT. Without LibTorch.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace sluice::engine {
 
 inline constexpr std::int64_t kMostAdapterRank = 1 << 12;
+// The target that is all experts of a block: one adapter of their gates and ups, and one of their
+// downs, of this rank for each expert. Without dropout. "all-linear" leaves them as they are.
+inline constexpr std::string_view kExpertsTarget = "experts";
 
 struct LoraRecipe {
   std::int64_t rank = 0;  // 0: no adapters; the model itself is trained
@@ -22,6 +27,9 @@ struct LoraRecipe {
   std::vector<std::string> targets;  // from ModelFamily::adapter_targets(), in that order
 
   bool exists() const { return rank > 0; }
+  bool adapts_experts() const {
+    return std::find(targets.begin(), targets.end(), kExpertsTarget) != targets.end();
+  }
   double scale() const {
     const auto r = static_cast<double>(rank);
     return alpha / (rank_stabilised ? std::sqrt(r) : r);

@@ -128,11 +128,17 @@ def draw_adapters(draw, model):
     if architecture == "qwen3_5":
         targets += ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
         targets += ["shared_expert_gate"] if "model.experts" in model else []
+    if "model.experts" in model:
+        targets.append("experts")
     some = draw.sample(targets, draw.randint(1, len(targets)))
-    return {"recipe.lora.rank": draw.choice((2, 4)), "recipe.lora.dropout": draw.choice((0, 0.2)),
-            "recipe.lora.base_bits": draw.choice((16, 8)),
-            "recipe.lora.targets": draw.choice((["all-linear"], some)),
-            "recipe.lora.rank_stabilised": draw.random() < 0.3}
+    adapters = {"recipe.lora.rank": draw.choice((2, 4)),
+                "recipe.lora.dropout": draw.choice((0, 0.2)),
+                "recipe.lora.base_bits": draw.choice((16, 8)),
+                "recipe.lora.targets": draw.choice((["all-linear"], some)),
+                "recipe.lora.rank_stabilised": draw.random() < 0.3}
+    if "experts" in adapters["recipe.lora.targets"]:
+        adapters["recipe.lora.dropout"] = 0
+    return adapters
 
 
 def draw_work(draw, data):

@@ -22,6 +22,7 @@ if not MISSING:
 
 EVERY = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 WORSE_THAN_PEER = 1.5  # in bf16, compared with fp32
+EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 # Fused products with some parts adapted, and with all; tied and untied; both scales.
 RECIPES = {
     "llama": {"r": 4, "lora_alpha": 12, "target_modules": EVERY},
@@ -38,6 +39,19 @@ RECIPES = {
     "smollm3": {"r": 4, "lora_alpha": 12, "target_modules": ["q_proj", "k_proj", "o_proj",
                                                             "down_proj"]},
 }
+# With the experts' tensors, whose adapters have no modules; with and without attention.
+RECIPES_OF_EXPERTS = {
+    "qwen3_moe": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "v_proj"],
+                  "target_parameters": EXPERTS},
+    "qwen3_moe_balanced": {"r": 3, "lora_alpha": 6, "target_modules": [],
+                           "target_parameters": EXPERTS, "use_rslora": True},
+    "mixtral": {"r": 8, "lora_alpha": 5, "target_modules": [], "target_parameters": EXPERTS},
+    "gpt_oss": {"r": 3, "lora_alpha": 6, "target_modules": ["o_proj"],
+                "target_parameters": EXPERTS},
+    "qwen3_5_moe_experts": {"r": 2, "lora_alpha": 5, "target_modules": [
+        "in_proj_z", "gate_proj", "shared_expert_gate"], "target_parameters": EXPERTS},
+}
+ALL_RECIPES = {**RECIPES, **RECIPES_OF_EXPERTS}
 
 
 @unittest.skipIf(MISSING, MISSING)
@@ -46,14 +60,14 @@ class Adapters(LlamaRuns):
         """Folders of a base and of adapters that change its output. With `halves` bf16 represents
         the numbers of the base exactly."""
         base = self.path / f"{case}-base"
-        model = make_model(case)
+        model = make_model(case.removesuffix("_experts"))
         if halves:
             with torch.no_grad():
                 for value in model.parameters():
                     value.copy_(value.bfloat16())
         model.save_pretrained(base)
         torch.manual_seed(seed)
-        adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **RECIPES[case]))
+        adapted = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **ALL_RECIPES[case]))
         with torch.no_grad():
             for name, value in adapted.named_parameters():
                 if "lora_B" in name:
@@ -64,16 +78,17 @@ class Adapters(LlamaRuns):
     def recipe(self, case, adapter=None):
         if adapter:
             return {"lora": {"adapter": str(adapter)}}  # its folder has the rest of the recipe
-        peft = RECIPES[case]
+        peft = ALL_RECIPES[case]
+        experts = ["experts"] if "target_parameters" in peft else []
         return {"lora": {"rank": peft["r"], "alpha": peft["lora_alpha"],
-                         "targets": peft["target_modules"],
+                         "targets": peft["target_modules"] + experts,
                          "rank_stabilised": peft.get("use_rslora", False)}}
 
     def run_file(self, case, base, adapter=None):
         return self.write_run({"model": {"path": str(base)}, "recipe": self.recipe(case, adapter)})
 
     def test_thirty_steps_are_pefts(self):
-        for case in RECIPES:
+        for case in ALL_RECIPES:
             with self.subTest(case=case):
                 adapted, base, adapter = self.folders(case)
                 file = self.run_file(case, base, adapter)
@@ -167,7 +182,7 @@ class Adapters(LlamaRuns):
                     self.assertLess(our, WORSE_THAN_PEER * their)
 
     def test_peft_gives_the_loss_of_what_is_exported_and_sluice_of_what_peft_saves(self):
-        for case in RECIPES:
+        for case in ALL_RECIPES:
             with self.subTest(case=case):
                 adapted, base, adapter = self.folders(case)
                 file = self.run_file(case, base, adapter)
@@ -177,7 +192,8 @@ class Adapters(LlamaRuns):
                 self.assert_close(shown, theirs, 1e-5)
                 # Without an adapter, the base itself is evaluated.
                 self.assert_close(self.evaluate(base, file),
-                                  mean_loss(make_model(case), self.text, LENGTH), 1e-5)
+                                  mean_loss(make_model(case.removesuffix("_experts")),
+                                            self.text, LENGTH), 1e-5)
                 self.sluice("train", file, "--out", run, "--steps", 3, *self.words())
                 self.sluice("export", run, self.path / f"{case}-ours")
                 again = PeftModel.from_pretrained(loaded(base), self.path / f"{case}-ours")
@@ -223,20 +239,62 @@ class Adapters(LlamaRuns):
         self.assertEqual(shown, text + "\n")
 
     def test_placements_and_a_stop_half_way_change_no_bit(self):
-        _, base, adapter = self.folders("qwen3")
-        file = self.run_file("qwen3", base, adapter)
+        for case in ("qwen3", "qwen3_moe"):
+            with self.subTest(case=case):
+                self.assert_placements_change_no_bit(case)
+
+    def assert_placements_change_no_bit(self, case):
+        _, base, adapter = self.folders(case)
+        file = self.run_file(case, base, adapter)
         files = set()
         for name, placement, stops in (("cpu", {}, [6]), ("nvme", NVME, [6]),
                                        ("stopped", NVME, [3, 6])):
-            run = self.path / name
+            run = self.path / f"{case}-{name}"
             words = self.words(**{"bf16.enabled": "true"}, **placement)
             self.sluice("train", file, "--out", run, "--steps", stops[0], *words)
             for steps in stops[1:]:
                 self.sluice("train", run / "config.json", "--out", run, "--resume", "--steps",
                             steps, *words)
-            self.sluice("export", run, self.path / f"{name}-out")
-            files.add((self.path / f"{name}-out/adapter_model.safetensors").read_bytes())
+            self.sluice("export", run, self.path / f"{case}-{name}-out")
+            files.add((self.path / f"{case}-{name}-out/adapter_model.safetensors").read_bytes())
         self.assertEqual(len(files), 1)
+
+    def test_adapters_of_some_tensors_of_experts_are_refused_by_name(self):
+        _, base, adapter = self.folders("qwen3_moe")
+        file = self.run_file("qwen3_moe", base, adapter)
+        words = ("train", file, "--out", self.path / "run", "--steps", 2, *self.words())
+        config = adapter / "adapter_config.json"
+        kept = json.loads(config.read_text(encoding="utf-8"))
+        for parameters in (EXPERTS[:1], EXPERTS[1:], [*EXPERTS, "mlp.gate.weight"], "experts", [3],
+                           [f"model.layers.0.{name}" for name in EXPERTS]):
+            config.write_text(json.dumps({**kept, "target_parameters": parameters}),
+                              encoding="utf-8")
+            self.assertIn("target_parameters is", self.refused(*words))
+        for parameters in (["gate_up_proj", "down_proj"], EXPERTS[::-1]):
+            config.write_text(json.dumps({**kept, "target_parameters": parameters}),
+                              encoding="utf-8")
+            self.evaluate(base, file, "--adapter", adapter)
+        config.write_text(json.dumps({**kept, "target_parameters": None}), encoding="utf-8")
+        self.assertIn("target_modules is [", self.refused(*words))
+        config.write_text(json.dumps(kept), encoding="utf-8")
+        self.assertIn("recipe.lora.dropout is given", self.refused(
+            *words, "--set", "recipe.lora.dropout=0.1"))
+        weights = adapter / "adapter_model.safetensors"
+        tensors = load_file(weights)
+        experts = "base_model.model.model.layers.0.mlp.experts."
+        for part in ("base_layer.lora_A.weight", "lora_B.weight"):
+            save_file({name: value for name, value in tensors.items() if name != experts + part},
+                      weights)
+            self.assertIn(f"no tensor {experts}{part}", self.refused(*words))
+        # Older versions of PEFT saved experts that were modules.
+        save_file({**tensors, experts + "3.gate_proj.lora_A.weight": torch.zeros(4, 48)}, weights)
+        self.assertIn("experts.3.gate_proj", self.refused(*words))
+        plain = self.write_run({"model": {"path": str(base)}, "recipe": {"lora": {"rank": 2}}})
+        for target in ("gate_proj", "down_proj"):
+            self.assertIn(f"names {target}", self.refused(
+                "train", plain, "--out", self.path / "run", "--steps", 2, *self.words(),
+                "--set", f'recipe.lora.targets=["{target}"]'))
+        self.assertFalse((self.path / "run").exists())
 
     def test_adapters_that_sluice_has_not_are_refused_by_name(self):
         _, base, adapter = self.folders("llama")

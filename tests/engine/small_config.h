@@ -50,6 +50,15 @@ inline std::vector<std::string> of_adapters(const std::vector<std::string>& more
   return all;
 }
 
+// Adapters of experts and of attention.
+inline std::vector<std::string> of_expert_adapters(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> all =
+      of_experts({"recipe.lora.rank=4", R"(recipe.lora.targets=["k_proj", "experts"])",
+                  "scheduler.params.warmup_max_lr=0.1"});
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
 // Parameter groups that cut across the small run's sub-groups, a schedule that scales their rates,
 // and a limit that most of its gradient elements exceed.
 inline const std::vector<std::string> kInGroups = {

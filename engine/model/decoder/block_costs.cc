@@ -12,9 +12,16 @@ AdapterNumbers adapter_numbers(const BlockSpec& block, const LoraRecipe& lora) {
   AdapterNumbers numbers;
   if (!lora.exists()) return numbers;
   const UnitLayout layout = adapter_layout(block, lora, 0);
+  constexpr std::size_t kOfExperts = 4;  // the last ones
+  const std::size_t dense =
+      layout.parameters.size() - (has_expert_adapters(block, lora) ? kOfExperts : 0);
   for (std::size_t a = 0; a < layout.parameters.size(); a += 2) {
-    numbers.in += static_cast<double>(layout.parameters[a].elements);
-    numbers.out += static_cast<double>(layout.parameters[a + 1].elements);
+    const double used = a < dense ? 1
+                                  : static_cast<double>(block.experts.per_token) /
+                                        static_cast<double>(block.experts.count);
+    numbers.in += used * static_cast<double>(layout.parameters[a].elements);
+    numbers.out += used * static_cast<double>(layout.parameters[a + 1].elements);
+    if (a >= dense) continue;
     numbers.widest_in = std::max(numbers.widest_in, layout.parameters[a].shape.back());
     numbers.widest_out = std::max(numbers.widest_out, layout.parameters[a + 1].shape.front());
   }

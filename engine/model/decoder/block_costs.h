@@ -10,8 +10,8 @@
 
 namespace sluice::engine {
 
-// Numbers of one block's adapters, on the side of the products' inputs and on that of their
-// outputs; and the widest input and output with an adapter.
+// Numbers of one block's adapters that compute a token, on the side of the products' inputs and on
+// that of their outputs. Also the widest input and output with an adapter, without experts'.
 struct AdapterNumbers {
   double in = 0;
   double out = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/model/decoder/block_costs.h"
+#include "engine/model/decoder/decoder_layout.h"
 #include "engine/model/decoder/experts_costs.h"
 #include "engine/model/fp32_pieces.h"
 #include "engine/model/op_costs.h"
@@ -97,12 +98,14 @@ class BlockMemory {
 
   std::uint64_t experts_bytes(const PassShape& pass) const {
     const bool is_fused = fuses_rows(pass, options_, block_.experts.width);
-    return std::max(
-        {experts_backward_bytes(
-             block_, pass, options_,
-             {.activated = is_fused ? 2 : kCopies, .is_trained = !lora_.exists()}),
-         shared_bytes(pass),
-         numbers_bytes(pass, 2 * block_.hidden + block_.mlp_width()) + norm_bytes(pass)});
+    const std::uint64_t adapters =
+        has_expert_adapters(block_, lora_) ? expert_adapter_bytes(block_, pass, lora_) : 0;
+    return adapters + std::max({experts_backward_bytes(block_, pass, options_,
+                                                       {.activated = is_fused ? 2 : kCopies,
+                                                        .is_trained = !lora_.exists()}),
+                                shared_bytes(pass),
+                                numbers_bytes(pass, 2 * block_.hidden + block_.mlp_width()) +
+                                    norm_bytes(pass)});
   }
 
   // The backward of the shared expert: the norm's output, the sum of gradients, and one more; also

@@ -94,6 +94,7 @@ struct ExpertsSpec {
   bool renormalises = false;  // the weights of the chosen are divided by their sum
   bool fp32_weights = false;  // they stay fp32; otherwise they get the activations' dtype
   bool bias = false;          // of router and products
+  bool in_turn = false;       // an expert's gate and up alternate where they are joined
   ClampedGate gate;           // instead of a SiLU
 
   // One more expert, BlockSpec::mlp, computes every token. Its weight is the sigmoid of a
@@ -133,6 +134,8 @@ struct BlockNames {
   std::string_view experts;
   // All experts': [experts, 2 width], an expert's gate and up in turn, and [experts, hidden].
   std::array<std::string_view, 2> expert_biases;
+  // The module that has all experts in transformers, as PEFT names their adapters.
+  std::string_view expert_adapters = {};
   SharedNames shared = {};
   std::string_view sinks;
   std::string_view norm1;

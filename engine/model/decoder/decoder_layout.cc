@@ -284,6 +284,19 @@ std::string_view kind_name(const DecoderSpec& spec, std::int64_t layer) {
   return has_window ? "windowed block" : "block";
 }
 
+// By PEFT's names: the adapters of the second tensor wrap those of the first.
+void add_expert_adapters(UnitLayout& layout, const BlockSpec& block, const LoraRecipe& lora) {
+  const ExpertsSpec& experts = block.experts;
+  const std::int64_t ranks = lora.rank * experts.count;
+  const std::string name = layout.name + "." + std::string(block.names.expert_adapters);
+  const auto add = [&](const std::string& of, std::int64_t in, std::int64_t out) {
+    layout.add(adapter_matrix(of + ".lora_A.weight", ranks, in, /*is_first=*/true));
+    layout.add(adapter_matrix(of + ".lora_B.weight", out, ranks, /*is_first=*/false));
+  };
+  add(name + ".base_layer", block.hidden, 2 * experts.width);
+  add(name, experts.width, block.hidden);
+}
+
 // Freezes all parameters and adds adapters to be trained instead.
 void freeze(const DecoderSpec& spec, const LoraRecipe& lora,
             std::vector<ModelLayout::Unit>& units) {
@@ -299,6 +312,10 @@ void freeze(const DecoderSpec& spec, const LoraRecipe& lora,
 
 }  // namespace
 
+bool has_expert_adapters(const BlockSpec& block, const LoraRecipe& lora) {
+  return block.experts.exist() && lora.exists() && lora.adapts_experts();
+}
+
 BlockParameters block_parameters(const BlockSpec& block, const LoraRecipe& lora) {
   PlacedBlock placed = placed_block(block, 0);
   int next = static_cast<int>(placed.layout.parameters.size());
@@ -309,6 +326,7 @@ BlockParameters block_parameters(const BlockSpec& block, const LoraRecipe& lora)
       (placed.parameters.*products.place).adapters[part] = next;
       next += 2;
     }
+  if (has_expert_adapters(block, lora)) placed.parameters.expert_adapters = next;
   return placed.parameters;
 }
 
@@ -334,6 +352,7 @@ std::vector<std::string_view> adapter_targets(const BlockNames& names) {
   for (const std::string_view name : has_experts ? names.shared.in : names.mlp_in) add(name);
   add(has_experts ? names.shared.out : names.mlp_out);
   add(names.shared.logit);
+  if (!names.expert_adapters.empty()) targets.push_back(kExpertsTarget);
   return targets;
 }
 
@@ -370,6 +389,7 @@ UnitLayout adapter_layout(const BlockSpec& block, const LoraRecipe& lora, std::i
       layout.add(adapter_matrix(name + "A.weight", lora.rank, products.in, /*is_first=*/true));
       layout.add(adapter_matrix(name + "B.weight", part.out, lora.rank, /*is_first=*/false));
     }
+  if (has_expert_adapters(block, lora)) add_expert_adapters(layout, block, lora);
   return layout;
 }
 

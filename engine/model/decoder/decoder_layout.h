@@ -52,7 +52,8 @@ struct BlockParameters {
   int router_bias = kNoParameter;
   int expert_in_bias = kNoParameter;  // BlockNames::expert_biases
   int expert_out_bias = kNoParameter;
-  int sinks = kNoParameter;  // [heads]
+  int expert_adapters = kNoParameter;  // A and B of gates and ups; those of downs follow
+  int sinks = kNoParameter;            // [heads]
   NormPlaces norm1;
   NormPlaces norm2;
   std::array<NormPlaces, 2> branch_norms;
@@ -75,8 +76,11 @@ int token_parameter(const DecoderSpec& spec);
 inline constexpr int kPositionParameter = 0;
 
 // The products that can have adapters, by the last part of their names, in flat order
-// (ModelFamily::adapter_targets()). Experts that a router chooses have none, nor has the router.
+// (ModelFamily::adapter_targets()); experts are one target, and their router has none.
 std::vector<std::string_view> adapter_targets(const BlockNames& names);
+
+// Whether a block's experts have adapters.
+bool has_expert_adapters(const BlockSpec& block, const LoraRecipe& lora);
 
 // `padded_vocab`: rows of the token embedding in its slot if it is also the output projection; 0:
 // as many as the vocabulary.
@@ -84,6 +88,7 @@ UnitLayout embedding_layout(const DecoderSpec& spec, std::int64_t padded_vocab =
 UnitLayout block_layout(const BlockSpec& block, std::int64_t layer);
 UnitLayout head_layout(const DecoderSpec& spec);
 // The trained parameters of a block with adapters: pairs of A and B, in the order of their targets.
+// Experts have them in PEFT's form (expert_adapters.h).
 UnitLayout adapter_layout(const BlockSpec& block, const LoraRecipe& lora, std::int64_t layer);
 
 // The whole model, with what its passes cost. A separate output projection is not padded.

@@ -75,4 +75,18 @@ std::uint64_t experts_backward_bytes(const BlockSpec& block, const PassShape& pa
   return std::max(down, in) + bytes(routing);
 }
 
+// For each gathered row a product with A before it is added, and three of the rank. Also both B in
+// the order of experts, and the gradient of one, which is copied if its rows are in turn.
+std::uint64_t expert_adapter_bytes(const BlockSpec& block, const PassShape& pass,
+                                   const LoraRecipe& lora) {
+  const ExpertsSpec& experts = block.experts;
+  const std::int64_t in = 2 * experts.width;
+  const std::int64_t widest = std::max(experts.width, block.hidden);
+  const std::int64_t gradient = std::max((experts.in_turn ? 2 : 1) * in, block.hidden);
+  const std::int64_t rows = pass.rows() * experts.per_token;
+  const std::int64_t columns = experts.count * lora.rank;
+  return bytes(rows * (widest + 3 * lora.rank) * pass.number_bytes +
+               columns * ((in + block.hidden) * pass.number_bytes + gradient * kFp32Bytes));
+}
+
 }  // namespace sluice::engine

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "engine/model/decoder/block_spec.h"
+#include "engine/model/lora_recipe.h"
 #include "engine/model/unit_costs.h"
 
 namespace sluice::engine {
@@ -20,5 +21,9 @@ struct ExpertsPeak {
 // Part of UnitKind::peak_bytes(): the experts' backward, in addition to what forward saved.
 std::uint64_t experts_backward_bytes(const BlockSpec& block, const PassShape& pass,
                                      const PeakOptions& options, const ExpertsPeak& peak);
+
+// Part of it: what adapters of experts take in addition.
+std::uint64_t expert_adapter_bytes(const BlockSpec& block, const PassShape& pass,
+                                   const LoraRecipe& lora);
 
 }  // namespace sluice::engine

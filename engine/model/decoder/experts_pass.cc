@@ -32,9 +32,28 @@ at::Tensor gate_first(const at::Tensor& biases) {
 
 }  // namespace
 
+ExpertsPass::ExpertsPass(const ExpertsSpec& spec, const BlockParameters& places,
+                         const UnitViews& parameters, double adapter_scale)
+    : spec_(spec), places_(places), w_(parameters) {
+  const int first = places.expert_adapters;
+  if (first == kNoParameter) return;
+  const ExpertAdapters::Form form = {.experts = spec.count, .scale = adapter_scale};
+  ExpertAdapters::Form joined = form;
+  joined.in_turn = spec.in_turn;
+  adapters_in_.emplace(w_[first], w_[first + 1], joined);
+  adapters_out_.emplace(w_[first + 2], w_[first + 3], form);
+}
+
 at::Tensor ExpertsPass::gated(const at::Tensor& gate_and_up) const {
   return spec_.gate.exists() ? clamped_gated(gate_and_up, spec_.gate)
                              : engine::gated(gate_and_up, Activation::kSilu);
+}
+
+// `first`: 0 for those of gate and up, 2 for down.
+ExpertAdapters::Gradients ExpertsPass::adapter_gradients(const UnitViews& gradients, int first,
+                                                         bool overwrite) const {
+  const int place = places_.expert_adapters + first;
+  return {.a = gradients[place], .b = gradients[place + 1], .overwrite = overwrite};
 }
 
 RoutingRule ExpertsPass::rule() const {
@@ -58,8 +77,10 @@ ExpertsPass::Middle ExpertsPass::middle(const at::Tensor& input) const {
                    .gate_and_up = {}};
   middle.routing = route(middle.logits, rule());
   middle.rows.emplace(middle.routing->chosen, spec_.count);
-  middle.gate_and_up =
-      expert_products(middle.rows->gathered(tokens), matrices_in(w_), *middle.rows);
+  at::Tensor gathered = middle.rows->gathered(tokens);
+  middle.gate_and_up = expert_products(gathered, matrices_in(w_), *middle.rows);
+  if (adapters_in_) adapters_in_->add_to(middle.gate_and_up, gathered, *middle.rows);
+  gathered.reset();
   if (spec_.bias)
     add_product(middle.gate_and_up, middle.rows->marks(middle.routing->chosen, tokens),
                 gate_first(w_[places_.expert_in_bias]));
@@ -75,9 +96,11 @@ void ExpertsPass::count(const Middle& middle, const RoutedTokens& to) {
 }
 
 at::Tensor ExpertsPass::output(Middle& middle) const {
-  at::Tensor product = gated(middle.gate_and_up);
+  at::Tensor activation = gated(middle.gate_and_up);
   middle.gate_and_up.reset();
-  product = expert_products(product, matrices_out(w_), *middle.rows);
+  const at::Tensor product = expert_products(activation, matrices_out(w_), *middle.rows);
+  if (adapters_out_) adapters_out_->add_to(product, activation, *middle.rows);
+  activation.reset();
   at::Tensor sum = middle.rows->summed(product, middle.routing->weights);
   if (spec_.bias) add_product(sum, all_weights(*middle.routing, sum), w_[places_.expert_out_bias]);
   return sum;
@@ -90,6 +113,11 @@ at::Tensor ExpertsPass::gated_backward(Backward& pass, const Routing& routing,
   const at::Tensor weights = rows.gathered_weights(routing.weights);
   const at::Tensor grad_rows = rows.gathered(pass.grad_output.flatten(0, -2));
   at::Tensor product = expert_input_gradient(grad_rows, matrices_out(w_), rows);  // its gradient
+  at::Tensor inner;
+  if (adapters_out_) {
+    inner = adapters_out_->inner_gradient(grad_rows, rows);
+    adapters_out_->add_input_gradient(product, inner, rows);
+  }
   const at::Tensor of_rows = at::sum(gated(pass.gate_and_up).mul_(product), {-1},
                                      /*keepdim=*/false, weights.scalar_type());
   product.mul_(weights);
@@ -101,6 +129,9 @@ at::Tensor ExpertsPass::gated_backward(Backward& pass, const Routing& routing,
   const ExpertMatrices sums = matrices_out(gradients);
   if (sums.defined())
     put_expert_gradients(sums, grad_rows, product.mul_(weights), rows, pass.overwrite);
+  if (adapters_out_)
+    adapters_out_->put_gradients(adapter_gradients(gradients, 2, pass.overwrite), inner, grad_rows,
+                                 product.mul_(weights), rows);
   return rows.by_token(of_rows);
 }
 
@@ -128,12 +159,22 @@ at::Tensor ExpertsPass::backward(Backward pass, const UnitViews& gradients) cons
   const at::Tensor grad_logits =
       route_backward(routing, rule(), grad_weights, pass.logits.scalar_type(),
                      pass.balance_gradient == nullptr ? at::Tensor() : *pass.balance_gradient);
-  at::Tensor gradient = rows.summed(expert_input_gradient(pass.gate_and_up, matrices_in(w_), rows));
+  at::Tensor of_rows = expert_input_gradient(pass.gate_and_up, matrices_in(w_), rows);
+  at::Tensor inner;
+  if (adapters_in_) {
+    inner = adapters_in_->inner_gradient(pass.gate_and_up, rows);
+    adapters_in_->add_input_gradient(of_rows, inner, rows);
+  }
+  at::Tensor gradient = rows.summed(of_rows);
+  of_rows.reset();
   add_product(gradient, grad_logits, w_[places_.router]);
   const at::Tensor tokens = pass.input.flatten(0, -2);
   const ExpertMatrices sums = matrices_in(gradients);
   if (sums.defined())
     put_expert_gradients(sums, pass.gate_and_up, rows.gathered(tokens), rows, pass.overwrite);
+  if (adapters_in_)
+    adapters_in_->put_gradients(adapter_gradients(gradients, 0, pass.overwrite), inner,
+                                pass.gate_and_up, rows.gathered(tokens), rows);
   if (const at::Tensor& sum = gradients[places_.router]; sum.defined()) {
     const auto put = pass.overwrite ? &write_weight_gradient : &accumulate_weight_gradient;
     put(sum, grad_logits, tokens);

@@ -20,6 +20,7 @@
 
 #include "engine/model/decoder/block_spec.h"
 #include "engine/model/decoder/decoder_layout.h"
+#include "engine/model/decoder/expert_adapters.h"
 #include "engine/model/model_unit.h"
 #include "engine/model/ops/experts.h"
 #include "engine/model/unit_views.h"
@@ -28,9 +29,9 @@ namespace sluice::engine {
 
 class ExpertsPass {
  public:
-  // All must outlive it.
-  ExpertsPass(const ExpertsSpec& spec, const BlockParameters& places, const UnitViews& parameters)
-      : spec_(spec), places_(places), w_(parameters) {}
+  // All must outlive it. `adapter_scale`: LoraRecipe::scale(), if the experts have adapters.
+  ExpertsPass(const ExpertsSpec& spec, const BlockParameters& places, const UnitViews& parameters,
+              double adapter_scale = 0);
 
   // T tokens, R = T * per_token rows in the order of experts.
   struct Middle {
@@ -70,9 +71,14 @@ class ExpertsPass {
   at::Tensor gated_backward(Backward& pass, const Routing& routing, const ExpertRows& rows,
                             const UnitViews& gradients) const;
 
+  ExpertAdapters::Gradients adapter_gradients(const UnitViews& gradients, int first,
+                                              bool overwrite) const;
+
   const ExpertsSpec& spec_;
   const BlockParameters& places_;
   const UnitViews& w_;
+  std::optional<ExpertAdapters> adapters_in_;
+  std::optional<ExpertAdapters> adapters_out_;
 };
 
 }  // namespace sluice::engine

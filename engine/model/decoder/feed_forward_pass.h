@@ -21,7 +21,8 @@ class FeedForwardPass {
  public:
   explicit FeedForwardPass(const BlockPass& pass)
       : pass_(pass), norm_(pass.norm(pass.places.norm2)) {
-    if (pass.spec.experts.exist()) experts_.emplace(pass.spec.experts, pass.places, pass.w);
+    if (pass.spec.experts.exist())
+      experts_.emplace(pass.spec.experts, pass.places, pass.w, pass.adapters.scale);
   }
 
   // For backward. Undefined in pieces.

@@ -149,11 +149,11 @@ TEST(DecoderLayout, OfASharedExpertTheLogitKeepsItsPrecisionAndFollowsTheMatrice
     EXPECT_EQ(parameter.keeps_precision, parameter.name.ends_with("gate.weight")) << parameter.name;
 }
 
-TEST(DecoderLayout, OfExpertsTheSharedOneAloneHasAdapters) {
+TEST(DecoderLayout, AdaptersOfExpertsFollowThoseOfTheSharedOne) {
   const BlockSpec block = with_shared_expert();
   EXPECT_THAT(adapter_targets(block.names),
               ElementsAre("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
-                          "down_proj", "shared_expert_gate"));
+                          "down_proj", "shared_expert_gate", "experts"));
   const LoraRecipe lora = {
       .rank = 2, .alpha = 4, .targets = {"shared_expert_gate", "down_proj", "gate_proj"}};
   EXPECT_THAT(names_in(adapter_layout(block, lora, 0)),
@@ -163,6 +163,15 @@ TEST(DecoderLayout, OfExpertsTheSharedOneAloneHasAdapters) {
                           "layers.0.mlp.shared_expert.down_proj.lora_B.weight",
                           "layers.0.mlp.shared_expert_gate.lora_A.weight",
                           "layers.0.mlp.shared_expert_gate.lora_B.weight"));
+  // By PEFT's names: those of down wrap those of gate and up.
+  const UnitLayout of_experts = adapter_layout(
+      block, {.rank = 2, .alpha = 4, .targets = {"shared_expert_gate", "experts"}}, 0);
+  EXPECT_THAT(names_in(of_experts), ElementsAre("layers.0.mlp.shared_expert_gate.lora_A.weight",
+                                                "layers.0.mlp.shared_expert_gate.lora_B.weight",
+                                                "layers.0.mlp.experts.base_layer.lora_A.weight",
+                                                "layers.0.mlp.experts.base_layer.lora_B.weight",
+                                                "layers.0.mlp.experts.lora_A.weight",
+                                                "layers.0.mlp.experts.lora_B.weight"));
   const BlockParameters places = block_parameters(block, lora);
   EXPECT_EQ(places.mlp_in.adapters[1], kNoParameter);
   EXPECT_EQ(places.shared_logit.adapters[0], places.mlp_out.adapters[0] + 2);

@@ -301,9 +301,11 @@ TEST(ExpertsBlock, ExtendsToTheOutputOfTheWholeSequence) {
     }
 }
 
-TEST(ExpertsBlock, TakesAdaptersOfItsAttention) {
+class ExpertsBlockWith : public testing::TestWithParam<std::vector<std::string>> {};
+
+TEST_P(ExpertsBlockWith, AdaptersHasTheirGradients) {
   const auto options = at::TensorOptions(at::kDouble);
-  const LoraRecipe lora = {.rank = 2, .alpha = 4, .targets = {"q_proj", "o_proj"}};
+  const LoraRecipe lora = {.rank = 2, .alpha = 4, .targets = GetParam()};
   const Block block(spec_with(kSpecs[1], 6), options, lora);
   const at::Tensor input = random(options, 24);
   const at::Tensor grad = random(options, 24);
@@ -320,6 +322,35 @@ TEST(ExpertsBlock, TakesAdaptersOfItsAttention) {
   EXPECT_NEAR(growth / square, 1, 1e-3);
 }
 
+TEST_P(ExpertsBlockWith, AdaptersIsTheSameInPiecesAndRecomputed) {
+  const auto options = at::TensorOptions(at::kDouble);
+  const LoraRecipe lora = {.rank = 3, .alpha = 4, .targets = GetParam()};
+  for (const bool in_turn : {false, true})
+    for (const ExpertsSpec& of : kSpecs) {
+      ExpertsSpec spec = of;
+      spec.in_turn = in_turn;
+      const at::Tensor input = random(options, 24);
+      const at::Tensor grad = random(options, 24);
+      const Block whole(spec_with(spec, 6), options, lora);
+      const auto expected = whole.run(input, grad);
+      const Block cut(spec_with(spec, 6, /*piece_rows=*/8), options, lora);
+      cut.gradient.fill_(std::nan(""));
+      const auto made = cut.run(input, grad, /*recompute=*/true, {.overwrites = true});
+      EXPECT_LT(distance(made.output, expected.output), 1e-13);
+      EXPECT_LT(distance(made.grad_input, expected.grad_input), 1e-12);
+      for (int i = 0; i < cut.gradients.size(); ++i)
+        if (cut.gradients[i].defined()) {
+          EXPECT_LT(distance(cut.gradients[i], whole.gradients[i]), 1e-12) << i;
+        }
+    }
+}
+
+using Targets = std::vector<std::string>;
+INSTANTIATE_TEST_SUITE_P(Of, ExpertsBlockWith,
+                         testing::Values(Targets{"q_proj", "o_proj"}, Targets{"experts"},
+                                         Targets{"v_proj", "experts"}),
+                         [](const auto& it) { return "Targets" + std::to_string(it.index); });
+
 #ifdef SLUICE_HAS_CUDA
 
 class ModelCudaExpertsBlock : public testing::Test {
@@ -327,17 +358,26 @@ class ModelCudaExpertsBlock : public testing::Test {
   void SetUp() override {
     if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device in this machine";
   }
+  static void expect_same(const LoraRecipe& lora);
 };
 
-TEST_F(ModelCudaExpertsBlock, MatchesTheCpuAndItsOwnBits) {
+TEST_F(ModelCudaExpertsBlock, MatchesTheCpuAndItsOwnBits) { expect_same({}); }
+
+// Grouped where a rank is aligned, and one by one elsewhere.
+TEST_F(ModelCudaExpertsBlock, MatchesTheCpuWithAdaptersOfExperts) {
+  for (const std::int64_t rank : {3, 16})
+    expect_same({.rank = rank, .alpha = 4, .targets = {"q_proj", "experts"}});
+}
+
+void ModelCudaExpertsBlock::expect_same(const LoraRecipe& lora) {
   for (const ExpertsSpec& spec : kSpecs) {
     const at::Tensor input = random(at::kBFloat16, 256, 2, 300);
     const at::Tensor grad = random(at::kBFloat16, 256, 2, 300);
-    const Block host(spec_with(spec, 64), at::TensorOptions(at::kBFloat16));
+    const Block host(spec_with(spec, 64), at::TensorOptions(at::kBFloat16), lora);
     const auto options = at::TensorOptions(at::kBFloat16).device(at::kCUDA);
     for (const std::int64_t piece_rows : {std::int64_t{96}, kPieceRows}) {
-      const Block saving(spec_with(spec, 64, piece_rows), options);
-      const Block recomputing(spec_with(spec, 64, piece_rows), options);
+      const Block saving(spec_with(spec, 64, piece_rows), options, lora);
+      const Block recomputing(spec_with(spec, 64, piece_rows), options, lora);
       host.gradient.zero_();
       const auto expected = host.run(input, grad);
       const PassContext context = {.deterministic = true};

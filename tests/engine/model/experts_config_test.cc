@@ -366,11 +366,11 @@ TEST(ExpertsShape, CountsAllParametersAndThoseOfAToken) {
   EXPECT_EQ(all, active);
 }
 
-TEST(ExpertsShape, AdaptersAreAttentionsAlone) {
+TEST(ExpertsShape, AdaptersAreAttentionsAndThoseOfAllExperts) {
   const ModelShape shape = *preset_shape("qwen3-30b-a3b");
   const ModelFamily& family = family_of(shape);
   const auto targets = family.adapter_targets(shape);
-  EXPECT_THAT(targets, ElementsAre("q_proj", "k_proj", "v_proj", "o_proj"));
+  EXPECT_THAT(targets, ElementsAre("q_proj", "k_proj", "v_proj", "o_proj", "experts"));
   EXPECT_EQ(family.adapter_targets(*preset_shape("qwen3-0.6b")).size(), 7U);
   LoraRecipe lora = {.rank = 2, .alpha = 4, .targets = {"q_proj"}};
   EXPECT_TRUE(validate(lora, shape).ok());

@@ -231,6 +231,7 @@ CASES = {
 
 EVERY = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 PACKED = ["qkv_proj", "gate_up_proj"]
+OF_EXPERTS = {"target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
 OF_DELTA = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
 OF_SHARED = "shared_expert_gate"
 # Joined products with no part adapted, one, and all; both scales; a rank beyond a product's width.
@@ -246,6 +247,12 @@ ADAPTERS = {
     "qwen3_moe": {"r": 4, "lora_alpha": 8, "target_modules": EVERY[:4]},
     "mixtral": {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "o_proj"]},
     "mixtral_balanced": {"r": 3, "lora_alpha": 5, "target_modules": EVERY[:4]},
+    # All experts' tensors; with and without attention; a rank beyond an expert's width.
+    "qwen3_moe_sums": {"r": 12, "lora_alpha": 8, "target_modules": EVERY[:4], **OF_EXPERTS},
+    "qwen3_moe_balanced": {"r": 3, "lora_alpha": 7, "target_modules": [], **OF_EXPERTS},
+    "mixtral_odd": {"r": 2, "lora_alpha": 5, "target_modules": ["v_proj"], "use_rslora": True,
+                    **OF_EXPERTS},
+    "gpt_oss_balanced": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], **OF_EXPERTS},
     "qwen3_5": {"r": 3, "lora_alpha": 6, "target_modules": EVERY + OF_DELTA},
     "gemma3": {"r": 3, "lora_alpha": 6, "target_modules": EVERY},
     "gemma2": {"r": 3, "lora_alpha": 6, "target_modules": EVERY},
@@ -256,6 +263,8 @@ ADAPTERS = {
     "qwen3_5_moe_odd": {"r": 2, "lora_alpha": 4, "target_modules": ["k_proj", "in_proj_z",
                                                                     "up_proj", OF_SHARED]},
     "qwen3_5_moe_one": {"r": 2, "lora_alpha": 3, "target_modules": ["down_proj"]},
+    "qwen3_5_moe_all": {"r": 5, "lora_alpha": 3, "target_modules": ["o_proj", OF_SHARED],
+                        **OF_EXPERTS},
     "gpt_oss": {"r": 4, "lora_alpha": 8, "target_modules": EVERY[:4]},
     "phi3": {"r": 3, "lora_alpha": 6, "target_modules": ["o_proj", "down_proj", *PACKED]},
     "phi3_odd": {"r": 2, "lora_alpha": 4, "target_modules": ["gate_up_proj"]},
@@ -275,8 +284,10 @@ def driver_words(adapters):
         return {}
     return {"rank": adapters["r"], "alpha": adapters["lora_alpha"],
             "rank_stabilised": int(adapters.get("use_rslora", False)),
-            "targets": ",".join(name for name in [*EVERY, *PACKED, *OF_DELTA, OF_SHARED]
-                                if name in adapters["target_modules"])}
+            "targets": ",".join([
+                *(name for name in [*EVERY, *PACKED, *OF_DELTA, OF_SHARED]
+                  if name in adapters["target_modules"]),
+                *(["experts"] if "target_parameters" in adapters else [])])}
 
 
 def make_config(case):
@@ -285,7 +296,8 @@ def make_config(case):
 
 
 def our_name(name):
-    for part in ("base_model.model.", ".base_layer", ".default"):
+    wrapped = "" if "lora_" in name else ".base_layer"  # part of the name of experts' adapters
+    for part in ("base_model.model.", wrapped, ".default"):
         name = name.replace(part, "")
     return name.removeprefix("model.")
 

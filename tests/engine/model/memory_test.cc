@@ -173,7 +173,7 @@ ModelShape shape_of(const Case& which) {
   if (which.model == "Llama") shape = llama({{"attention_bias", 1}, {"mlp_bias", 1}});
   if (which.model == "Qwen3")
     shape = llama({{"architecture", architecture("qwen3")}, {"tied_head", 1}});
-  if (which.model == "Qwen3Moe")
+  if (which.model.starts_with("Qwen3Moe"))
     shape = llama({{"architecture", architecture("qwen3_moe")},
                    {"experts", 8},
                    {"experts_per_token", 3},
@@ -207,6 +207,11 @@ ModelShape shape_of(const Case& which) {
   return shape;
 }
 
+LoraRecipe lora_of(const Case& which) {
+  if (!which.model.ends_with("Adapters")) return {};
+  return {.rank = 16, .alpha = 4, .targets = {"v_proj", "experts"}};
+}
+
 PassShape pass_of(const Case& which) {
   return {.micro_batch = 4,
           .tokens = kGpt2.context_tokens,
@@ -220,7 +225,7 @@ void expect_formulas_hold(const Case& which, at::Device device, const PeakOption
   const ModelShape shape = shape_of(which);
   const PassShape pass = pass_of(which);
   const auto options = at::TensorOptions().dtype(which.dtype).device(device);
-  const WholeModel model({.shape = shape}, options);
+  const WholeModel model({.shape = shape, .lora = lora_of(which)}, options);
   model.initialise(1);
   const at::Tensor input = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
   const at::Tensor grad = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
@@ -279,14 +284,14 @@ void expect_formulas_hold_in_pieces(const Case& which, at::Device device,
   const PassShape pass = pass_of(which);
   const auto options = at::TensorOptions().dtype(which.dtype).device(device);
   for (std::int64_t layer = 0; layer < shape.layers; ++layer) {
-    const BlockUnderTest block(shape, {}, kRows, options, layer);
+    const BlockUnderTest block(shape, lora_of(which), kRows, options, layer);
     block.make_lively();
     const at::Tensor input = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
     const at::Tensor grad = at::randn({pass.micro_batch, pass.tokens, shape.hidden}).to(options);
     BlockSpec spec = spec_of(shape).block_at(layer);
     spec.piece_rows = kRows;
     const std::uint64_t saved_bytes = block_saved_bytes(spec, pass);
-    const std::uint64_t bound = block_peak_bytes(spec, {}, pass, peak_options);
+    const std::uint64_t bound = block_peak_bytes(spec, lora_of(which), pass, peak_options);
     for (const bool measured : {false, true}) {
       Saved saved;
       const std::uint64_t before = now() - 2 * input.nbytes();
@@ -326,6 +331,8 @@ const Case kCases[] = {{at::kFloat, 0},
                        {at::kBFloat16, 0, "Mistral"},
                        {at::kFloat, 0, "Qwen3Moe"},
                        {at::kBFloat16, 0, "Qwen3Moe"},
+                       {at::kFloat, 0, "Qwen3MoeAdapters"},
+                       {at::kBFloat16, 0, "Qwen3MoeAdapters"},
                        {at::kFloat, 0, "Mixtral"},
                        {at::kBFloat16, 0, "Mixtral"},
                        {at::kFloat, 0, "Gemma3"},

@@ -288,11 +288,12 @@ TEST(Qwen35MoeShape, ADenseModelHasNoNumbersOfExperts) {
   EXPECT_EQ(spec_of(complete(shape)).block.experts.width, 512);
 }
 
-TEST(Qwen35MoeShape, AdaptersAreThoseOfTheSharedExpertToo) {
+TEST(Qwen35MoeShape, AdaptersAreThoseOfTheSharedExpertAndOfTheOthersToo) {
   const ModelShape shape = *preset_shape("qwen3.5-35b-a3b");
   const auto targets = family_of(shape).adapter_targets(shape);
-  EXPECT_EQ(targets.size(), 13U);
-  EXPECT_EQ(targets.back(), "shared_expert_gate");
+  ASSERT_EQ(targets.size(), 14U);
+  EXPECT_EQ(targets[12], "shared_expert_gate");
+  EXPECT_EQ(targets[13], "experts");
   EXPECT_EQ(family_of(shape).adapter_targets(*preset_shape("qwen3.5-9b")).size(), 12U);
 }
 

@@ -143,6 +143,7 @@ std::vector<std::string> overrides_of(const std::string& name) {
   if (name.ends_with("Llama")) all = of_llama();
   if (name.ends_with("Adapters")) all = of_adapters();
   if (name.ends_with("Experts")) all = of_experts();
+  if (name.ends_with("ExpertAdapters")) all = of_expert_adapters();
   if (name.ends_with("BesideInt8")) all = of_adapters({"recipe.lora.base_bits=8"});
   if (name.find("Tied") != std::string::npos) all.emplace_back("model.tied_head=on");
   if (name.ends_with("InGroups")) all = kInGroups;
@@ -333,8 +334,9 @@ const auto kNameOf = [](const auto& name) { return std::string(name.param); };
 INSTANTIATE_TEST_SUITE_P(Precisions, PlacementIn,
                          testing::Values("fp32", "bf16", "fp16", "bf16InGroups", "bf16Llama",
                                          "bf16Adapters", "fp32Adapters", "bf16BesideInt8",
-                                         "fp32Experts", "fp32OfBf16Moments", "bf16OfBf16Moments",
-                                         "fp16OfBf16Moments", "bf16OfBf16MomentsAdapters"),
+                                         "fp32Experts", "bf16ExpertAdapters", "fp32OfBf16Moments",
+                                         "bf16OfBf16Moments", "fp16OfBf16Moments",
+                                         "bf16OfBf16MomentsAdapters"),
                          kNameOf);
 INSTANTIATE_TEST_SUITE_P(Models, WavesIn,
                          testing::Values("fp32", "bf16", "fp16", "bf16InGroups", "bf16Llama",

@@ -205,6 +205,7 @@ std::vector<RankVariant> rank_variants() {
       {"adaptersBesideFp32Shards",
        of_adapters({"zero_optimization.stage=3", "bf16.enabled=false"})},
       {"experts", of_experts(), true},
+      {"expertAdapters", of_expert_adapters(), true},
       {"expertsInWaves", of_experts({"placement.wave_micro_batches=1"}), false, {2, 4}, 8},
       {"twelveLanes", {"run.lanes=12"}, false, {2, 3, 4, 6}, 12},
       {"twelveLanesInWaves", {"run.lanes=12", "placement.wave_micro_batches=1"}, false, {2, 4}, 12},
