@@ -91,10 +91,10 @@ struct ExpertsSpec {
   std::int64_t count = 0;      // 0: a dense feed-forward
   std::int64_t per_token = 0;  // chosen for each
   std::int64_t width = 0;
-  bool renormalises = false;  // the weights of the chosen are divided by their sum
-  bool fp32_weights = false;  // they stay fp32; otherwise they get the activations' dtype
+  bool renormalises = false;  // The weights of the chosen are divided by their sum.
+  bool fp32_weights = false;  // They stay fp32; otherwise they get the activations' dtype.
   bool bias = false;          // of router and products
-  bool in_turn = false;       // an expert's gate and up alternate where they are joined
+  bool in_turn = false;       // An expert's gate and up alternate where they are joined.
   ClampedGate gate;           // instead of a SiLU
 
   // One more expert, BlockSpec::mlp, computes every token. Its weight is the sigmoid of a
