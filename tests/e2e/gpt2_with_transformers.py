@@ -181,7 +181,7 @@ class OtherGpt2s(LlamaRuns):
                                  ("layer_norm_epsilon", 0, 1), ("layer_norm_epsilon", None, 2),
                                  ("tie_word_embeddings", None, 2), ("scale_attn_weights", 1, 1),
                                  ("scale_attn_by_inverse_layer_idx", "no", 1),
-                                 ("reorder_and_upcast_attn", 0, 1), ("n_inner", -4, 1),
+                                 ("reorder_and_upcast_attn", 0, 2), ("n_inner", -4, 1),
                                  ("add_cross_attention", True, 2)):
             with self.subTest(key=key):
                 file.write_text(json.dumps({**config, key: value}), encoding="utf-8")
