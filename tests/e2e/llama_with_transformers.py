@@ -295,7 +295,7 @@ class Llamas(LlamaRuns):
     def test_documents_that_share_a_row_train_as_if_alone(self):
         # Four rows: 24; 24; 14 and 10; 11, 8 and 4, with room for one more.
         documents, masks = self.write_documents([25, 15, 12, 25, 9, 11, 5])
-        for case in CASES:
+        for case in sorted(CASES.keys() - {"qwen3_moe_balanced"}):  # whose balance is that of a row
             with self.subTest(case=case):
                 model, _ = self.imported(case)
                 loss, norm = self.expected_step(model, documents, masks)

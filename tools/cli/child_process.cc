@@ -25,6 +25,7 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(std::vector<std::strin
   const timeval poll_every{.tv_sec = 0, .tv_usec = 100'000};  // of ask()
   setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &poll_every, sizeof(poll_every));
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   posix_spawn_file_actions_t actions;

@@ -165,7 +165,8 @@ std::string remote_line(const engine::Launch& launch) {
         (name.starts_with("NCCL_") && name != "NCCL_HOSTID"))  // which belongs to this host
       sent.emplace(name, value);
   std::string line = "cd " + shell_word(std::filesystem::current_path().string()) + " && exec env";
-  for (const auto& [name, value] : sent) line += " " + shell_word(name + "=" + value);
+  for (const auto& [name, value] : sent)
+    line.append(" ").append(shell_word(std::string(name).append("=").append(value)));
   for (const std::string& word :
        own_words(std::filesystem::read_symlink("/proc/self/exe").string()))
     line += " " + shell_word(word);
