@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <vector>
 
@@ -126,4 +127,11 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace sluice::bench
 
-int main(int argc, char** argv) { return sluice::bench::run(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return sluice::bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "delta_bench: %s\n", error.what());
+    return 1;
+  }
+}

@@ -189,7 +189,7 @@ class Painter {
     line(area, used, "rate, norm", value_text(view_, "lr") + ", " + value_text(view_, "grad_norm"));
     if (view_.last && view_.last->value("busiest_expert"))
       line(area, used, "experts",
-           "busiest " + value_text(view_, "busiest_expert") + " of an even share, " +
+           "busiest " + value_text(view_, "busiest_expert") + " x even, " +
                value_text(view_, "idle_experts") + " idle");
     if (view_.skipped > 0 || view_.not_finite > 0)
       line(area, used, "skipped",

@@ -172,13 +172,16 @@ class BlockMemory {
            std::max({rule, rows, product_copies_bytes(pass_, options_, block_.hidden, width)});
   }
 
-  // Attention's backward, and the rotation of its gradient.
+  // Attention's backward, and the rotation of its gradient. Where nothing is rotated, the bound of
+  // the rotation covers the sums for separate biases and the product that comes then.
   std::uint64_t attention_bytes() const {
     const bool in_parts = attention_.in_parts && pieces_.cut() && attention_.dropout == 0;
     const std::int64_t parts = in_parts ? head_parts(attention_.kv_heads) : 1;
-    if (!attention_.rope.exists()) return parts == 1 ? kernel_bytes() : parts_bytes(parts);
+    if (!attention_.rope.exists() && block_.names.has_packed_qkv()) return kernel_bytes();
     if (parts == 1) return std::max(kernel_bytes(), turn_bytes());
-    return attention_.head_norms ? parts_bytes(parts) : std::max(parts_bytes(parts), turn_bytes());
+    return attention_.head_norms || !attention_.rope.exists()
+               ? parts_bytes(parts)
+               : std::max(parts_bytes(parts), turn_bytes());
   }
 
   // The residual stream's gradient; queries, keys and values, and their rotated copies if the
@@ -193,7 +196,7 @@ class BlockMemory {
         statistics_bytes();
     const std::uint64_t kernel = attention_costs(block_).backward_bytes(pass_, options_);
     const std::uint64_t packed = numbers_bytes(pass_, qkv);
-    if (attention_.rope.exists()) return held + packed + kernel;
+    if (attention_.rope.exists() || !block_.names.has_packed_qkv()) return held + packed + kernel;
     return held + std::max(kernel, packed + qkv_bias_bytes());
   }
 

@@ -71,7 +71,7 @@ TEST_F(Screen, ShowsTheBusiestExpertOfAModelThatHasSome) {
   experts.last->values[report::metric_column("busiest_expert")] = 2.5;
   experts.last->values[report::metric_column("idle_experts")] = 3;
   EXPECT_THAT(draw_screen(experts, series(100), 24, 80, {}).text(),
-              testing::ContainsRegex("experts .*busiest 2.5.* of an even share, 3 idle"));
+              testing::ContainsRegex("experts .*busiest 2.5.* x even, 3 idle"));
 }
 
 TEST_F(Screen, ShowsHowBusyGpusAreWhereThatIsKnown) {
