@@ -157,6 +157,7 @@ class CudaGradientSink final : public GradientSink {
     }
     if (link_ != nullptr) {
       std::vector<offload::SquareSum*> sums;
+      sums.reserve(units_.size());
       for (const Unit& unit : units_) sums.push_back(unit.sum.get());
       SLUICE_RETURN_IF_ERROR(gather_square_sums(link_->ranks(), model_, sums));
     }
