@@ -9,7 +9,6 @@ namespace {
 
 constexpr int kTaps = static_cast<int>(kConvTaps);
 constexpr int kConvThreads = 128;
-constexpr std::int64_t kRunTokens = 64;
 
 // Numbers of two channels: at(d) is that of d tokens before the current one.
 struct Window {
@@ -35,8 +34,8 @@ struct ConvPlace {
 
   __device__ ConvPlace(const ConvShape& shape, const void* weights, const std::int64_t* all) {
     pair = static_cast<std::int64_t>(blockIdx.x) * kConvThreads + threadIdx.x;
-    first = blockIdx.y * kRunTokens;
-    end = min(first + kRunTokens, shape.tokens);
+    first = blockIdx.y * kConvRun;
+    end = min(first + kConvRun, shape.tokens);
     first_row = blockIdx.z * shape.tokens;
     positions = all == nullptr ? nullptr : all + first_row;
     if (pair < shape.channels / 2) load(static_cast<const Scalar*>(weights), pair, weight);
@@ -136,9 +135,7 @@ __global__ void __launch_bounds__(kConvThreads)
   sums[2 * place.pair + 1] = {grad_weight[4], grad_weight[5], grad_weight[6], grad_weight[7]};
 }
 
-std::int64_t runs_of(const ConvShape& shape) {
-  return (shape.tokens + kRunTokens - 1) / kRunTokens;
-}
+std::int64_t runs_of(const ConvShape& shape) { return (shape.tokens + kConvRun - 1) / kConvRun; }
 
 template <typename Start>
 cudaError_t launch_over_runs(const ConvShape& shape, Start start) {

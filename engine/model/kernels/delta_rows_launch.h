@@ -14,6 +14,7 @@
 namespace sluice::engine {
 
 constexpr std::int64_t kConvTaps = 4;
+constexpr std::int64_t kConvRun = 64;  // tokens of a thread; a grid bounds the number of runs
 
 struct ConvShape {
   std::int64_t batch = 0;

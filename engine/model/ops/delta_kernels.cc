@@ -72,9 +72,8 @@ GatedNormShape norm_shape(const at::Tensor& input, const at::Tensor& weight, dou
 }  // namespace
 
 bool cuda_convolves(const at::Tensor& input, const at::Tensor& weight) {
-  constexpr std::int64_t kRunTokens = 64;
   return are_rows(input, 2) && input.size(2) % 2 == 0 && input.size(0) <= kMostGrid &&
-         input.size(1) <= kMostGrid * kRunTokens && weight.scalar_type() == input.scalar_type() &&
+         input.size(1) <= kMostGrid * kConvRun && weight.scalar_type() == input.scalar_type() &&
          weight.is_contiguous() && weight.size(-1) == kConvTaps && is_aligned(weight, kPackBytes);
 }
 
