@@ -1,6 +1,7 @@
 // The host's resources that a configuration asks for: the IO backend, and threads.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "aio/io_backend.h"
@@ -11,6 +12,8 @@ namespace sluice::engine {
 
 // The backend of all IO of a run.
 Result<std::unique_ptr<aio::IoBackend>> make_run_backend(const config::Config& config);
+using MakeBackend =
+    std::function<Result<std::unique_ptr<aio::IoBackend>>(const config::Config& config)>;
 
 // run.cpu_threads; if that is 0, one thread for each core that this process may use
 // (usable_cores()).

@@ -54,7 +54,8 @@ TrainingRun::~TrainingRun() {
 
 Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& config,
                                                          const MemoryPlan& plan,
-                                                         Communicator& link) {
+                                                         Communicator& link,
+                                                         const MakeBackend& make_backend) {
   std::unique_ptr<TrainingRun> run(new TrainingRun(config, plan));
   if (run->has_other_ranks()) run->all_.emplace();
   run->model_ = make_model(configured_model(config, plan.cuda));
@@ -65,7 +66,9 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
   at::set_num_threads(compute_threads(config));
   SLUICE_ASSIGN_OR_RETURN(run->parts_,
                           Resources::create(config, run->plan_, run->model(),
-                                            {.use = Resources::Use::kSteps, .link = &link}));
+                                            {.use = Resources::Use::kSteps,
+                                           .link = &link,
+                                           .make_backend = make_backend}));
   const UpdateRules rules = update_rules(config, plan.state.settings);
   SLUICE_ASSIGN_OR_RETURN(const TrainState state, initial_state(rules));
   run->trainer_ = std::make_unique<Trainer>(

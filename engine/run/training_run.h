@@ -25,6 +25,7 @@
 #include "engine/checkpoint/checkpoint_reader.h"
 #include "engine/checkpoint/checkpoint_state.h"
 #include "engine/config/config.h"
+#include "engine/device/host.h"
 #include "engine/run/run_data.h"
 #include "engine/run/saved_run.h"
 #include "engine/run/token_feed.h"
@@ -43,9 +44,11 @@ class TrainingRun final : public SavedRun {
   // outlive it, and each initialises or resumes. Then the first rank leads: the others repeat its
   // remaining calls in follow(), until it is destroyed. A rank that fails must destroy its run and
   // then abort the link, so that the others do not wait.
-  static Result<std::unique_ptr<TrainingRun>> create(const config::Config& config,
-                                                     const MemoryPlan& plan,
-                                                     Communicator& link = single_process());
+  //
+  // All its IO goes through what `make_backend` makes.
+  static Result<std::unique_ptr<TrainingRun>> create(
+      const config::Config& config, const MemoryPlan& plan, Communicator& link = single_process(),
+      const MakeBackend& make_backend = make_run_backend);
   bool is_first_rank() const { return ranks().part.rank == 0; }
   // Called on every rank once its state is set, or has failed with `own`. No rank continues before
   // all can. All ranks get an error if one has failed, or reads other data or weights than the

@@ -23,9 +23,10 @@ std::unique_ptr<UnitParameters> make_cpu_unit_parameters(const BaseForm& form,
 
 }  // namespace
 
-Result<RunDrives> open_drives(const config::Config& config, aio::IoObserver* observer) {
+Result<RunDrives> open_drives(const config::Config& config, aio::IoObserver* observer,
+                              const MakeBackend& make_backend) {
   RunDrives drives;
-  SLUICE_ASSIGN_OR_RETURN(drives.backend, make_run_backend(config));
+  SLUICE_ASSIGN_OR_RETURN(drives.backend, make_backend(config));
   const aio::IoQueue::Options options{
       .block_bytes = static_cast<std::uint64_t>(config.aio.block_bytes),
       .queue_depth = static_cast<int>(config.aio.queue_depth),

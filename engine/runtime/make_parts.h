@@ -30,7 +30,8 @@ struct RunDrives {
   std::unique_ptr<aio::IoWatchdog> watchdog;
 };
 // The observer, if any, must outlive them.
-Result<RunDrives> open_drives(const config::Config& config, aio::IoObserver* observer = nullptr);
+Result<RunDrives> open_drives(const config::Config& config, aio::IoObserver* observer = nullptr,
+                              const MakeBackend& make_backend = make_run_backend);
 
 // The link between the GPUs of several ranks; empty if there is one rank, or no GPU.
 class GpuRanks {

@@ -52,6 +52,7 @@ class Resources {
     std::optional<Frozen> frozen = {};
     // Threads for updates and additions, over all ranks of this host; 0: from the configuration.
     int workers = 0;
+    MakeBackend make_backend = make_run_backend;
   };
   // Everything passed in must outlive it, except `config`, which only create() reads. Collective if
   // there are several ranks with GPUs.

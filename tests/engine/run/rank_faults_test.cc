@@ -18,6 +18,7 @@
 #include "tests/engine/comm/faulty_communicator.h"
 #include "tests/engine/comm/tcp_ranks.h"
 #include "tests/engine/run/run_under_test.h"
+#include "tests/engine/run/silent_log.h"
 
 namespace sluice::engine {
 namespace {
@@ -29,20 +30,6 @@ using testing::HasSubstr;
 constexpr int kWorld = 2;
 // Ranks wait 20 s for each other's calls, so one that ends earlier was notified.
 constexpr seconds kEndsWithin{10};
-
-class SilentLog {
- public:
-  SilentLog() {
-    log::set_sink([](log::Level, std::string_view) {});
-  }
-  ~SilentLog() { log::set_sink({}); }
-  SilentLog(const SilentLog&) = delete;
-  SilentLog& operator=(const SilentLog&) = delete;
-};
-
-std::ptrdiff_t entries(const std::string& folder) {
-  return std::distance(std::filesystem::directory_iterator(folder), {});
-}
 
 // Resources of a process that a run might leak.
 struct Held {
