@@ -1,6 +1,6 @@
-// Drives that fail under a run that keeps state, parameters and, on a GPU, gradients, their sums and
-// inputs of units on them. A step ends with an error that names the drive, or has the bits of a run without faults. On
-// the CPU, and on a GPU where there is one.
+// Drives that fail under a run that keeps state, parameters and, on a GPU, gradients, their sums
+// and inputs of units on them. A step ends with an error that names the drive, or has the bits of a
+// run without faults.
 #include <ATen/Context.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
