@@ -1,6 +1,7 @@
 #include "engine/comm/host_lists.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -48,6 +49,12 @@ bool is_max_slots(std::string_view word) {
 }
 
 }  // namespace
+
+std::string compared_host(std::string_view host) {
+  std::string name(host);
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name;
+}
 
 Result<std::vector<std::string>> parse_node_list(std::string_view list) {
   std::vector<std::string> nodes;
@@ -144,7 +151,7 @@ Result<std::vector<HostSlots>> parse_hostfile(std::string_view text) {
     const HostSlots named{std::string(words.front()), slots};
     if (named.host.starts_with('@') || named.address().empty())
       return wrong(where + quoted(named.host) + " is not 'host' or 'user@host'");
-    if (!seen.emplace(named.address()).second) {
+    if (!seen.insert(compared_host(named.address())).second) {
       return wrong(where + "host " + quoted(named.address()) + " is listed twice");
     }
     ranks += slots;

@@ -16,6 +16,9 @@ Result<std::vector<std::string>> parse_node_list(std::string_view list);
 // Slurm's tasks per node, "2(x3),1" -> 2 2 2 1.
 Result<std::vector<int>> parse_tasks_per_node(std::string_view counts);
 
+// The name in lower case: names of hosts that differ in case alone are the same (RFC 4343).
+std::string compared_host(std::string_view host);
+
 // A line of DeepSpeed's hostfile: "host slots=N". '#' begins a comment; empty lines are skipped.
 struct HostSlots {
   std::string host;  // in ssh's form: "host" or "user@host"

@@ -354,9 +354,9 @@ class Ranks(RankRuns):
         for hosts, why in (("other slots=1\nsecond slots=1\n", "not this host"),
                            ("\x1b[2Jother slots=1\nsecond slots=1\n",
                             r"is '\x1b[2Jother'"),
-                           ("localhost slots=1\nb slots=1\n", "a different machine"),
+                           ("LocalHost slots=1\nb slots=1\n", "a different machine"),
                            ("one two\n", "line 1 of"),
-                           (f"{socket.gethostname()} slots=65000\nsecond slots=1\n",
+                           (f"{socket.gethostname().swapcase()} slots=65000\nsecond slots=1\n",
                             "65000 ranks")):
             (self.path / "hosts").write_text(hosts, encoding="utf-8")
             refused = subprocess.run([SLUICE, "train", self.config, "--hostfile", "hosts"],

@@ -258,11 +258,14 @@ std::string read_hostfile(const std::string& path, std::vector<engine::HostSlots
   const std::string first = hosts.front().address();
   std::array<char, 256> own{};
   if (gethostname(own.data(), own.size() - 1) != 0) own = {};
-  const auto without_domain = [](std::string_view name) { return name.substr(0, name.find('.')); };
-  if (!engine::is_loopback(first) && without_domain(first) != without_domain(own.data()))
+  const auto without_domain = [](std::string_view name) {
+    return engine::compared_host(name.substr(0, name.find('.')));
+  };
+  const bool is_loopback = engine::is_loopback(engine::compared_host(first));
+  if (!is_loopback && without_domain(first) != without_domain(own.data()))
     return "the first host is " + engine::quoted(first) +
            ", which is not this host: start the run there, or put this host first";
-  if (hosts.size() > 1 && engine::is_loopback(first))
+  if (hosts.size() > 1 && is_loopback)
     return "the first host is " + first + ", which is a different machine for each host: write " +
            "the name by which the others reach it";
   return {};

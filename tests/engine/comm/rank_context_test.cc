@@ -353,6 +353,8 @@ TEST(Hostfile, IsReadAsDeepSpeedWritesIt) {
   const auto refusal = [](const char* text) { return parse_hostfile(text).error().message(); };
   EXPECT_EQ(refusal("a slots=1\n#\nb slots=2\na slots=1\n"),
             "line 4 of the hostfile: host 'a' is listed twice");
+  EXPECT_EQ(refusal("me@Node-A slots=1\nnode-a slots=2\n"),
+            "line 2 of the hostfile: host 'node-a' is listed twice");
   EXPECT_THAT(refusal("a slots=1\nb\n"), ContainsRegex("line 2.*'host slots=N'"));
   EXPECT_EQ(refusal("-oProxyCommand=x slots=1\n"),
             "line 1 of the hostfile: no host is called '-oProxyCommand=x'");
