@@ -156,9 +156,9 @@ Status check_same_run(const CheckpointState& stored_state, const CheckpointState
   StoredRun comparable = complete(now);  // apart from what is described separately
   comparable.cpu_threads = stored.cpu_threads;
   comparable.data_order = stored.data_order;
-  // An imported model has not been trained yet.
+  // May change like a learning rate; config::changed_keys() says so.
   const auto balance = stored.family_numbers.find(std::string(kBalanceCoefficient));
-  if (stored.imported() && balance != stored.family_numbers.end())
+  if (balance != stored.family_numbers.end())
     comparable.family_numbers[balance->first] = balance->second;
   std::vector<std::string> differences =
       run_differences(stored, comparable, [&stored](const std::string& name, double value) {

@@ -359,6 +359,29 @@ TEST(ResumeImported, BeginsAsARunThatWasGivenTheWeights) {
   EXPECT_THAT(other.error().message(), ContainsRegex("heads is 4.*2"));
 }
 
+// Like a learning rate.
+TEST(Resume, ContinuesWithAnotherCoefficientOfTheBalanceLoss) {
+  const SmallRun with(of_experts({"model.router_aux_loss_coef=0.5"}));
+  const auto first = with.start();
+  Trained before;
+  train(*first, 2, before);
+  const std::string path = save(*first, false);
+  const auto resumed = [&](const char* coefficient) {
+    const SmallRun small(of_experts({std::string("model.router_aux_loss_coef=") + coefficient}));
+    const auto run = small.make();
+    Trained trained;
+    const Status status = resume(*run, path);
+    EXPECT_TRUE(status.ok()) << status.error().message();
+    if (status.ok()) train(*run, 2, trained);
+    return trained;
+  };
+  const Trained same = resumed("0.5");
+  const Trained none = resumed("0");
+  const Trained more = resumed("2");
+  EXPECT_NE(same.losses, none.losses);
+  EXPECT_NE(same.losses, more.losses);
+}
+
 // Models on the Hub with experts have output_router_logits false.
 TEST(ResumeImported, TrainsABalanceLossThatTheModelWasPublishedWithout) {
   const SmallRun source(of_experts({"model.router_aux_loss_coef=0"}));
