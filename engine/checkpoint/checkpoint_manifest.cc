@@ -88,6 +88,7 @@ json to_json(const StoredRun& run) {
        {{"by_use", run.sums.by_use}, {"lanes", run.sums.lanes}, {"rounds", run.sums.rounds}}},
       {"family", run.family},
       {"family_numbers", run.family_numbers}};
+  if (!run.family_lists.empty()) text["family_lists"] = run.family_lists;
   if (run.adapters) {
     text["adapters"] = {{"rank", run.adapters->rank},
                         {"alpha", run.adapters->alpha},
@@ -164,16 +165,18 @@ SumsOfRun sums_from_json(const json& run) {
 }
 
 StoredRun run_from_json(const json& content) {
-  return {.seed = content.at("seed").get<std::uint64_t>(),
-          .data_order = content.at("data_order").get<std::string>(),
-          .precision = content.at("precision").get<std::string>(),
-          .cpu_threads = content.at("cpu_threads").get<int>(),
-          .model = content.at("model").get<std::map<std::string, std::int64_t>>(),
-          .dropout = content.at("dropout").get<double>(),
-          .sums = sums_from_json(content),
-          .family = content.value("family", std::string(kFirstFamily)),
-          .family_numbers = content.value("family_numbers", std::map<std::string, double>()),
-          .adapters = adapters_from_json(content)};
+  return {
+      .seed = content.at("seed").get<std::uint64_t>(),
+      .data_order = content.at("data_order").get<std::string>(),
+      .precision = content.at("precision").get<std::string>(),
+      .cpu_threads = content.at("cpu_threads").get<int>(),
+      .model = content.at("model").get<std::map<std::string, std::int64_t>>(),
+      .dropout = content.at("dropout").get<double>(),
+      .sums = sums_from_json(content),
+      .family = content.value("family", std::string(kFirstFamily)),
+      .family_numbers = content.value("family_numbers", std::map<std::string, double>()),
+      .family_lists = content.value("family_lists", std::map<std::string, std::vector<double>>()),
+      .adapters = adapters_from_json(content)};
 }
 
 Result<StoredFile> file_from_json(const json& content, std::uint64_t chunk_bytes) {

@@ -1,5 +1,6 @@
 #include "engine/checkpoint/checkpoint_state.h"
 
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "aio/text.h"
@@ -58,7 +59,23 @@ void compare_adapters(const StoredRun& stored, const StoredRun& now, Differences
   if (was.targets != is.targets) differences.add("recipe.lora.targets", list(was), list(is));
 }
 
+void compare_lists(const StoredRun& stored, const StoredRun& now, Differences& differences) {
+  if (stored.family != now.family) return;
+  std::set<std::string> names;
+  for (const auto* of : {&stored.family_lists, &now.family_lists})
+    for (const auto& [name, values] : *of) names.insert(name);
+  for (const std::string& name : names) {
+    const auto text = [&name](const StoredRun& run) {
+      const auto found = run.family_lists.find(name);
+      return found == run.family_lists.end() ? "not there" : list_text(found->second);
+    };
+    if (text(stored) != text(now)) differences.add("the model's " + name, text(stored), text(now));
+  }
+}
+
 }  // namespace
+
+std::string list_text(const std::vector<double>& values) { return nlohmann::json(values).dump(); }
 
 std::vector<std::string> run_differences(const StoredRun& stored, const StoredRun& now,
                                          const FamilyNumberText& text_of) {
@@ -96,6 +113,7 @@ std::vector<std::string> run_differences(const StoredRun& stored, const StoredRu
     if (text(stored.family_numbers) != text(now.family_numbers))
       differences.add("the model's " + name, text(stored.family_numbers), text(now.family_numbers));
   }
+  compare_lists(stored, now, differences);
   compare_adapters(stored, now, differences);
   return differences.take();
 }

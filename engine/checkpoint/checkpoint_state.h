@@ -77,7 +77,8 @@ struct StoredRun {
   SumsOfRun sums;
   std::string family = "gpt2";
   std::map<std::string, double> family_numbers;  // numbers that only this family has
-  std::optional<StoredAdapters> adapters;        // unset: the model itself is trained
+  std::map<std::string, std::vector<double>> family_lists = {};  // ModelShape::lists
+  std::optional<StoredAdapters> adapters;  // unset: the model itself is trained
 
   // Then seed, order and threads belong to no run, and any run of this model shape may start from
   // it.
@@ -108,6 +109,9 @@ struct CheckpointState {
 
   friend bool operator==(const CheckpointState&, const CheckpointState&) = default;
 };
+
+// "[1.0,1.25]".
+std::string list_text(const std::vector<double>& values);
 
 // One clause for each difference, as in "run.seed is 7, and was 42 when the checkpoint was
 // written". Empty: the run can continue bit for bit. For an imported checkpoint only the model's

@@ -138,6 +138,8 @@ struct Model {
   // Numbers that only some families have (ModelFamily::numbers()). Resolved: those of this family,
   // all set.
   std::map<std::string, std::optional<double>> numbers;
+  // The same of ModelFamily::lists(). An empty list means that there is none.
+  std::map<std::string, std::vector<double>> lists;
 
   std::int64_t ffn_hidden() const;  // hidden * ffn_multiplier, rounded; at least 1
   engine::ModelShape shape() const;

@@ -151,6 +151,7 @@ std::string type_name(const Key& key) {
         if constexpr (std::is_same_v<A, Accessor<std::int64_t>>) return "a whole number";
         if constexpr (std::is_same_v<A, Accessor<double>>) return "a number";
         if constexpr (std::is_same_v<A, FamilyNumber>) return "a number";
+        if constexpr (std::is_same_v<A, FamilyList>) return "a list of numbers";
         if constexpr (std::is_same_v<A, Accessor<std::optional<double>>>) return "a number";
         if constexpr (std::is_same_v<A, Accessor<std::string>>) return "a string";
         if constexpr (std::is_same_v<A, Accessor<Betas>>) return "a list of two numbers";

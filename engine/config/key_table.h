@@ -44,9 +44,17 @@ struct FamilyNumber {
   }
 };
 
+// Accesses a list of numbers that only some families have.
+struct FamilyList {
+  std::string_view name;
+  std::vector<double>& operator()(Config& config) const {
+    return config.model.lists[std::string(name)];
+  }
+};
+
 using Field = std::variant<
-    std::monostate, FamilyNumber, Accessor<bool>, Accessor<std::int64_t>, Accessor<double>,
-    Accessor<std::string>, Accessor<std::optional<double>>, Accessor<Betas>,
+    std::monostate, FamilyNumber, FamilyList, Accessor<bool>, Accessor<std::int64_t>,
+    Accessor<double>, Accessor<std::string>, Accessor<std::optional<double>>, Accessor<Betas>,
     Accessor<std::vector<std::string>>, Accessor<std::optional<TierFractions>>,
     Accessor<std::optional<PathWeights>>, Accessor<OptimizerType>, Accessor<ScheduleType>,
     Accessor<WarmupType>, Accessor<DecayType>, Accessor<OffloadDevice>, Accessor<TokenType>,

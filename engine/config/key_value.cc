@@ -164,6 +164,18 @@ Status store(const Key& key, const Json& value, std::vector<std::string>& field)
   return {};
 }
 
+Status store(const Key& key, const Json& value, std::vector<double>& field) {
+  if (!value.is_array() || value.size() > kMaxListLength) return wrong(key, value);
+  std::vector<double> numbers;
+  for (const Json& entry : value) {
+    const auto number = as_number(entry);
+    if (!number) return wrong(key, value);
+    numbers.push_back(*number);
+  }
+  field = std::move(numbers);
+  return {};
+}
+
 Status store(const Key& key, const Json& value, Betas& field) {
   if (!value.is_array() || value.size() != field.size()) return wrong(key, value);
   Betas numbers{};

@@ -213,6 +213,14 @@ std::vector<Key> join_rows() {
                     .auto_rule = "the preset's, or the family's default",
                     .meaning = row.meaning});
   }
+  for (const engine::ModelFamily* family : engine::model_families())
+    for (const engine::ShapeList& list : family->lists())
+      keys.push_back({.path = list.key,
+                      .field = FamilyList{list.name()},
+                      .default_json = "\"auto\"",
+                      .families = family->name(),
+                      .auto_rule = "the preset's, or none",
+                      .meaning = list.meaning});
   keys.insert(keys.end(), std::begin(kLoraRows), std::end(kLoraRows));
   // All of these are Sluice's keys.
   for (Key& key : keys) key.source = KeySource::kSluice;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <utility>
 
 #include "engine/config/derive.h"
 #include "engine/families/families.h"
@@ -162,6 +163,7 @@ void fill_numbers(Derivation& derivation, const Origin& origin) {
   }
   std::map<std::string, std::optional<double>> given = std::move(model.numbers);
   model.numbers.clear();
+  auto given_lists = std::exchange(model.lists, {});
   const engine::ModelFamily* family = engine::find_family(model.family);
   if (family == nullptr) return;
   for (const engine::ShapeNumber& number : family->numbers()) {
@@ -170,6 +172,16 @@ void fill_numbers(Derivation& derivation, const Origin& origin) {
     const bool has = of_origin != origin.shape.numbers.end();
     model.numbers[name] = given[name].value_or(has ? of_origin->second : number.default_value);
     if (!given[name]) derivation.note(number.key, has ? origin.key : "the family's");
+  }
+  for (const engine::ShapeList& list : family->lists()) {
+    const std::string name(list.name());
+    const auto of_origin = origin.shape.lists.find(name);
+    if (derivation.given(list.key)) {
+      model.lists[name] = given_lists[name];
+    } else if (of_origin != origin.shape.lists.end()) {
+      model.lists[name] = of_origin->second;
+      derivation.note(list.key, origin.key);
+    }
   }
   const engine::ModelShape resolved = engine::complete(model.shape());
   for (const auto& [name, value] : resolved.numbers) model.numbers[name] = value;
@@ -228,6 +240,8 @@ engine::ModelShape Model::shape() const {
                            .family = family};
   for (const auto& [name, value] : numbers)
     if (value) shape.numbers[name] = *value;
+  for (const auto& [name, values] : lists)
+    if (!values.empty()) shape.lists[name] = values;
   return shape;
 }
 

@@ -239,6 +239,10 @@ std::string usual_family(const Model& model) {
 // before their family had the number stay the same, and older programs can read them.
 bool goes_without_saying(const Key& key, const Model& model) {
   if (key.path == "model.family") return model.family == usual_family(model);
+  if (const auto* const list = std::get_if<FamilyList>(&key.field)) {
+    const std::string name(list->name);
+    return !model.lists.contains(name) || model.lists.at(name).empty();
+  }
   const engine::ModelFamily* const family = engine::find_family(model.family);
   if (family == nullptr || !std::holds_alternative<FamilyNumber>(key.field)) return false;
   const auto numbers = family->numbers();

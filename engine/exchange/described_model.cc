@@ -41,6 +41,7 @@ using Names = std::map<std::string, std::string>;  // our key -> the file's
 struct Said {
   std::map<std::string, std::int64_t> sizes;  // stored_model()
   std::map<std::string, double> numbers;      // ModelShape::numbers
+  std::map<std::string, std::vector<double>> lists = {};
 };
 
 // The names of the keys in configurations and in stored runs.
@@ -48,6 +49,7 @@ Names run_names(const ModelShape& shape) {
   Names names;
   for (const auto& [key, value] : stored_model(shape)) names[key] = "model." + key;
   for (const auto& [key, value] : shape.numbers) names[key] = "model." + key;
+  for (const auto& [key, values] : shape.lists) names[key] = "model." + key;
   return names;
 }
 
@@ -91,6 +93,10 @@ Status compare(const std::string& path, Said said, const Names& names, const Mod
   };
   add_differences(said.sizes, names, stored_model(wanted), size, differences);
   add_differences(said.numbers, names, wanted.numbers, number, differences);
+  const auto list = [](const std::string& /*key*/, const std::vector<double>& values) {
+    return list_text(values);
+  };
+  add_differences(said.lists, names, wanted.lists, list, differences);
   if (differences.empty()) return {};
   return Error(ErrorCode::kInvalidArgument,
                path + " and the configuration describe different models: " + differences);
@@ -116,8 +122,9 @@ Status check_manifest(aio::IoQueue& queue, const std::string& folder, const Mode
             "adapters (sluice export --merged), or give the folder to sluice eval as --adapter");
   SLUICE_RETURN_IF_ERROR(check_family(path, manifest.state.run.family, wanted));
   const StoredRun run = complete(manifest.state.run);
-  return compare(path, {.sizes = run.model, .numbers = run.family_numbers}, run_names(wanted),
-                 wanted);
+  return compare(path,
+                 {.sizes = run.model, .numbers = run.family_numbers, .lists = run.family_lists},
+                 run_names(wanted), wanted);
 }
 
 // A run's own file, resolved: it has every number of the shape.
@@ -129,7 +136,7 @@ Status check_run_file(const std::string& path, const Json& model, const ModelSha
   const Json family = model.value("family", Json());
   if (family.is_string() && family != "auto") shape.family = family.get<std::string>();
   SLUICE_RETURN_IF_ERROR(check_family(path, shape.family, wanted));
-  Said said{.sizes = {}, .numbers = complete(shape).numbers};
+  Said said{.sizes = {}, .numbers = complete(shape).numbers, .lists = shape.lists};
   for (const char* const key : {"layers", "hidden", "heads", "context", "vocab"}) {
     const Json value = model.value(key, Json());
     if (value.is_number_integer()) said.sizes[key] = value.get<std::int64_t>();
@@ -141,6 +148,13 @@ Status check_run_file(const std::string& path, const Json& model, const ModelSha
     if (value.is_boolean()) said.numbers[name] = value.get<bool>() ? 1 : 0;
     if (!value.is_string()) continue;
     if (const auto place = number.place(value.get<std::string>())) said.numbers[name] = *place;
+  }
+  for (const ShapeList& list : family_of(shape).lists()) {
+    const std::string name(list.name());
+    const Json value = model.value(name, Json());
+    const auto is_number = [](const Json& one) { return one.is_number(); };
+    if (value.is_array() && std::all_of(value.begin(), value.end(), is_number))
+      said.lists[name] = value.get<std::vector<double>>();
   }
   const auto size = [&](const char* key) {
     const auto found = said.sizes.find(key);
@@ -253,7 +267,10 @@ Status check_described_model(aio::IoQueue& queue, const std::string& weights,
   auto config = read_hugging_face_config(text);
   if (!config.ok()) return std::move(config).error().with_context(path);
   SLUICE_RETURN_IF_ERROR(check_family(path, config->shape.family, wanted));
-  return compare(path, {.sizes = stored_model(config->shape), .numbers = config->shape.numbers},
+  return compare(path,
+                 {.sizes = stored_model(config->shape),
+                  .numbers = config->shape.numbers,
+                  .lists = config->shape.lists},
                  family_of(wanted).config_keys(), wanted);
 }
 

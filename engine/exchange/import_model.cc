@@ -62,6 +62,7 @@ Result<config::Config> run_config(const ModelShape& shape) {
     else
       written = number.text(value);
   }
+  for (const auto& [name, values] : shape.lists) model[name] = values;
   const nlohmann::json run = {
       {"train_micro_batch_size_per_gpu", 1},
       {"gradient_clipping", 1.0},

@@ -16,6 +16,7 @@ void store_shape(const ModelShape& shape, StoredRun& run) {
   run.model = stored_model(shape);
   run.dropout = shape.dropout;
   run.family_numbers = shape.numbers;
+  run.family_lists = shape.lists;
   for (const ShapeNumber& number : family_of(shape).numbers()) {
     const auto found = run.family_numbers.find(std::string(number.name()));
     if (found != run.family_numbers.end() && !number.should_serialise(found->second))
@@ -58,7 +59,8 @@ Result<ModelShape> stored_shape(const StoredRun& run) {
                                      .dropout = run.dropout,
                                      .ffn_hidden = number("ffn_hidden"),
                                      .family = run.family,
-                                     .numbers = run.family_numbers});
+                                     .numbers = run.family_numbers,
+                                     .lists = run.family_lists});
   const Status valid = validate(shape);
   if (!valid.ok()) return Error(ErrorCode::kCorrupt, valid.error().message());
   return shape;

@@ -6,6 +6,9 @@
 namespace sluice::engine {
 namespace {
 
+constexpr double kLeastFactor = 1e-6;  // of rope_short_factor and rope_long_factor
+constexpr double kMostFactor = 1e6;
+
 std::string text(std::int64_t number) { return std::to_string(number); }
 
 // "qwen2, qwen3 or gpt_oss".
@@ -33,6 +36,31 @@ Status check_numbers(const ShapeReader& of) {
   return {};
 }
 
+// Longrope has both lists, and no other scaling has one.
+Status check_factors(const Rope& rope, std::int64_t rotated) {
+  const std::pair<std::string_view, const std::vector<double>&> lists[] = {
+      {kRopeShortFactor, rope.short_factors}, {kRopeLongFactor, rope.long_factors}};
+  const bool is_long = rope.scaling == RopeScaling::kLongRope;
+  for (const auto& [name, factors] : lists) {
+    const std::string list(name);
+    if (!is_long && !factors.empty())
+      return cannot_build(list + " is for rope_scaling longrope: leave it out");
+    if (is_long && static_cast<std::int64_t>(factors.size()) != rotated / 2)
+      return cannot_build(list + " has " + text(static_cast<std::int64_t>(factors.size())) +
+                          " numbers; rope_scaling longrope needs " + text(rotated / 2) +
+                          ", one for each pair of rotated numbers");
+    for (const double factor : factors)
+      if (!(factor >= kLeastFactor && factor <= kMostFactor))
+        return cannot_build(list + " has the number " + ShapeNumber{}.text(factor) +
+                            "; its numbers must be from 1e-6 to 1e6");
+  }
+  if (is_long && !(rope.original_context >= 2 && rope.factor > 0))
+    return cannot_build(
+        "rope_scaling longrope needs a rope_original_context of at least 2, and a rope_factor "
+        "above 0");
+  return {};
+}
+
 Status check_rope(const Rope& rope, std::string_view name, std::int64_t head_dim) {
   if (!(rope.theta > 1))
     return cannot_build(std::string(name) + " is " + std::to_string(rope.theta) +
@@ -43,7 +71,8 @@ Status check_rope(const Rope& rope, std::string_view name, std::int64_t head_dim
                                          : "rope_share rotates " + text(rotated) + " of " +
                                                text(head_dim) + " numbers of a head; these") +
                         " are rotated in pairs, so it must be at least 2 and even");
-  if (rope.scaling == RopeScaling::kNone) return {};
+  SLUICE_RETURN_IF_ERROR(check_factors(rope, rotated));
+  if (rope.scaling == RopeScaling::kNone || rope.scaling == RopeScaling::kLongRope) return {};
   if (!(rope.factor >= 1))
     return cannot_build("rope_factor is " + std::to_string(rope.factor) +
                         "; it must be at least 1");

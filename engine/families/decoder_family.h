@@ -23,6 +23,7 @@ class DecoderFamily final : public ModelFamily {
   std::string_view name() const override { return table_.name; }
   std::span<const NamedShape> presets() const override { return table_.presets; }
   std::span<const ShapeNumber> numbers() const override { return numbers_; }
+  std::span<const ShapeList> lists() const override { return table_.lists; }
   DefaultNumbers default_numbers() const override { return table_.defaults; }
   void resolve_derived(ModelShape& shape) const override;
   Status check(const ModelShape& shape) const override;

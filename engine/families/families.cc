@@ -73,6 +73,17 @@ Status check_numbers(const ModelFamily& family, const ModelShape& shape) {
   return {};
 }
 
+Status check_lists(const ModelFamily& family, const ModelShape& shape) {
+  const auto known = family.lists();
+  for (const auto& [name, values] : shape.lists) {
+    if (std::none_of(known.begin(), known.end(),
+                     [&](const ShapeList& one) { return one.name() == name; }))
+      return cannot_build(name + " is not a list of the family " + std::string(family.name()));
+    if (values.empty()) return cannot_build(name + " is an empty list: leave it out");
+  }
+  return {};
+}
+
 }  // namespace
 
 const std::vector<const ModelFamily*>& model_families() { return sealed_table(); }
@@ -133,6 +144,7 @@ Status validate(const ModelShape& shape) {
   }
   SLUICE_RETURN_IF_ERROR(check_sizes(shape));
   SLUICE_RETURN_IF_ERROR(check_numbers(*family, shape));
+  SLUICE_RETURN_IF_ERROR(check_lists(*family, shape));
   return family->check(shape);
 }
 

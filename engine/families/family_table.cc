@@ -11,15 +11,6 @@ constexpr double kMostCount = 1 << 24;
 constexpr double kMostFactor = 1e9;
 constexpr double kMostEpsilon = 1000;
 
-bool is_among(std::string_view word, std::string_view words) {
-  for (std::size_t first = 0; first <= words.size();) {
-    const std::size_t end = std::min(words.find('|', first), words.size());
-    if (words.substr(first, end - first) == word) return true;
-    first = end + 1;
-  }
-  return false;
-}
-
 double as_many_as_heads(const ModelShape& shape, double value) {
   return value == 0 ? static_cast<double>(shape.heads) : value;
 }
@@ -38,12 +29,23 @@ Rope rope_of(const ShapeReader& of) {
           .beta_fast = of.number("rope_beta_fast", 32),
           .beta_slow = of.number("rope_beta_slow", 1),
           .truncate = of.number("rope_truncate", 1) != 0,
-          .share = of.number("rope_share", 1)};
+          .share = of.number("rope_share", 1),
+          .short_factors = of.list(kRopeShortFactor),
+          .long_factors = of.list(kRopeLongFactor)};
 }
 
 }  // namespace
 
 // ---- tables and their shapes -------------------------------------------------------------------
+
+bool is_among(std::string_view word, std::string_view words) {
+  for (std::size_t first = 0; first <= words.size();) {
+    const std::size_t end = std::min(words.find('|', first), words.size());
+    if (words.substr(first, end - first) == word) return true;
+    first = end + 1;
+  }
+  return false;
+}
 
 bool ConfigRow::is_of(std::string_view model_type) const {
   return classes.empty() || is_among(model_type, classes);
@@ -81,6 +83,12 @@ double ShapeReader::number(std::string_view name, double other) const {
 
 std::int64_t ShapeReader::count(std::string_view name, std::int64_t other) const {
   return static_cast<std::int64_t>(number(name, static_cast<double>(other)));
+}
+
+const std::vector<double>& ShapeReader::list(std::string_view name) const {
+  static const std::vector<double> none;
+  const auto found = shape_.lists.find(std::string(name));
+  return found == shape_.lists.end() ? none : found->second;
 }
 
 const FamilyClass& ShapeReader::type() const {

@@ -36,7 +36,7 @@ struct FamilyClass {
   std::int64_t padding = -1;
 
   // ---- rotary positions ----
-  int scalings = 1;  // the first of kRopeScalings, which it supports
+  std::string_view scalings = "none";  // those of kRopeScalings that it supports
   // A part of each head is rotated (partial_rotary_factor).
   bool rotates_parts = false;
   // Positions in images (mrope) may have sections, which are equal in text.
@@ -59,6 +59,9 @@ struct FamilyClass {
   HuggingFaceConfig::Json default_of(std::string_view key, HuggingFaceConfig::Json other) const;
 };
 
+// Whether `words`, such as "llama|qwen3", has the word.
+bool is_among(std::string_view word, std::string_view words);
+
 // A shape of a family, whose numbers have their defaults where it lacks them. Refers to both.
 class ShapeReader {
  public:
@@ -70,7 +73,8 @@ class ShapeReader {
   double number(std::string_view name, double other = 0) const;
   std::int64_t count(std::string_view name, std::int64_t other = 0) const;
   bool on(std::string_view name) const { return number(name) != 0; }
-  const FamilyClass& type() const;  // of an unknown one: the first
+  const std::vector<double>& list(std::string_view name) const;  // empty: it has none
+  const FamilyClass& type() const;                               // of an unknown one: the first
   // Whether the class is one of these: "llama|qwen3".
   bool is(std::string_view model_types) const;
 
@@ -130,6 +134,7 @@ struct FamilyTable {
   std::vector<FamilyClass> classes;
   std::vector<ConfigRow> rows;
   std::vector<NamedShape> presets;
+  std::vector<ShapeList> lists = {};
   DefaultNumbers defaults = {};
   DecoderSpec (*spec)(const ShapeReader& of) = nullptr;  // usual_spec(), changed
   // The class of a shape, in `classes`; null: by the number "architecture", or else the last.

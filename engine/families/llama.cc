@@ -73,7 +73,7 @@ FamilyClass type(std::string_view model_type, std::string_view architecture,
           .models = models,
           .names = &kUsualNames,
           .defaults = std::move(defaults),
-          .scalings = 5};
+          .scalings = "none|linear|dynamic|yarn|llama3"};
 }
 
 FamilyClass with_tokens(FamilyClass type, std::int64_t end, std::int64_t padding = -1) {
@@ -165,10 +165,11 @@ FamilyClass phi3() {
                                        {"hidden_size", 3072},
                                        {"intermediate_size", 8192},
                                        {"max_position_embeddings", 4096},
+                                       {"original_max_position_embeddings", 4096},
                                        {"rms_norm_eps", 1e-5}}),
                                  32000, 32000);
   made.names = &kPhi3Names;
-  made.scalings = 1;
+  made.scalings = "none|longrope";
   made.rotates_parts = true;
   return made;
 }
@@ -386,8 +387,11 @@ Status check(const ShapeReader& of, const DecoderSpec& spec) {
     return cannot_build("hidden " + text(shape.hidden) + " cannot be divided among " +
                         text(shape.heads) +
                         " heads, as transformers requires for llama: make it a multiple of that");
-  if (of.is("phi3") && of.on("rope_scaling"))
-    return cannot_build("rope_scaling is for other architectures, not phi3");
+  const ShapeNumber scalings = {.choices = kRopeScalings};
+  const std::string scaling = scalings.text(of.number("rope_scaling"));
+  if (!is_among(scaling, of.type().scalings))
+    return cannot_build("rope_scaling " + scaling + " is for other architectures, not " +
+                        std::string(of.type().model_type));
   if (!of.is(kWithExperts)) return {};
   return check_experts(spec.block.experts);
 }
@@ -399,6 +403,7 @@ FamilyTable llama_table() {
           .classes = classes(),
           .rows = rows(),
           .presets = llama_presets(),
+          .lists = rope_lists(),
           .defaults = {.dropout = 0, .ffn_multiplier = 3.5},  // Llama 3's width
           .spec = &spec,
           .check = &check,

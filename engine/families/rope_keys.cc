@@ -17,8 +17,9 @@ constexpr const char* kRopeScaling = "rope_scaling";
 constexpr const char* kShare = "partial_rotary_factor";
 constexpr const char* kOriginal = "original_max_position_embeddings";
 
-constexpr std::array<const char*, 5> kScalingNames = {"default", "linear", "dynamic", "yarn",
-                                                      "llama3"};
+// In the order of kRopeScalings.
+constexpr std::array<const char*, 6> kScalingNames = {"default", "linear", "dynamic",
+                                                      "yarn",    "llama3", "longrope"};
 
 // The one object in `ropes`, the value of `key`, which may have one for each kind of layers.
 Json rope_of_all(ConfigReading& reading, const std::string& key, const Json& ropes) {
@@ -54,11 +55,11 @@ Json rope_object(ConfigReading& reading) {
 
 struct RopeKey {
   const char* in_file;
-  const char* number;
+  std::string_view number;
 };
+constexpr RopeKey kFactor = {"factor", "rope_factor"};
 // The keys that each scaling reads, besides the type and the base.
 std::vector<RopeKey> keys_of(RopeScaling scaling) {
-  constexpr RopeKey kFactor = {"factor", "rope_factor"};
   constexpr RopeKey kOriginalContext = {kOriginal, "rope_original_context"};
   switch (scaling) {
     case RopeScaling::kNone:
@@ -79,32 +80,48 @@ std::vector<RopeKey> keys_of(RopeScaling scaling) {
               kOriginalContext,
               {"low_freq_factor", "rope_low_freq_factor"},
               {"high_freq_factor", "rope_high_freq_factor"}};
+    case RopeScaling::kLongRope:
+      return {kFactor, kOriginalContext, {"attention_factor", "rope_attention_factor"}};
   }
   return {};
 }
 
+struct RopeList {
+  const char* in_file;
+  std::string_view list;
+};
+constexpr std::array<RopeList, 2> kLists = {RopeList{"short_factor", kRopeShortFactor},
+                                            RopeList{"long_factor", kRopeLongFactor}};
+
 RopeScaling scaling_of(ConfigReading& reading, const Json& rope) {
-  const Json type = rope.value("rope_type", rope.value("type", Json("default")));
-  std::string known;
-  for (int i = 0; i < reading.type.scalings; ++i) {
-    if (type == kScalingNames.at(i)) return static_cast<RopeScaling>(i);
-    known += (i == 0                           ? "\""
-              : i + 1 == reading.type.scalings ? " or \""
-                                               : ", \"") +
-             std::string(kScalingNames.at(i)) + "\"";
+  Json type = rope.value("rope_type", rope.value("type", Json("default")));
+  // transformers' names of earlier versions.
+  if (is_among(kScalingNames.back(), reading.type.scalings) && (type == "su" || type == "yarn"))
+    type = kScalingNames.back();
+  std::vector<std::string> known;
+  for (std::size_t i = 0; i < kScalingNames.size(); ++i) {
+    const std::string name = kScalingNames.at(i);
+    if (!is_among(i == 0 ? "none" : name, reading.type.scalings)) continue;
+    if (type == name) return static_cast<RopeScaling>(i);
+    known.push_back("\"" + name + "\"");
   }
+  std::string words = known.front();
+  for (std::size_t i = 1; i < known.size(); ++i)
+    words += (i + 1 == known.size() ? " or " : ", ") + known[i];
   if (!reading.type.takes_sections || type != "mrope")
-    reading.config.refuse("rope_type", type, known);
+    reading.config.refuse("rope_type", type, words);
   return RopeScaling::kNone;
 }
 
 // transformers ignores a key that the scaling does not read, unless it belongs to another kind of
 // positions.
-void refuse_other_positions(ConfigReading& reading, const Json& rope) {
+void refuse_other_positions(ConfigReading& reading, const Json& rope, RopeScaling scaling) {
   HuggingFaceConfig& config = reading.config;
-  for (const char* const key : {"mrope_section", "long_factor", "short_factor"})
-    if (rope.contains(key) && !reading.type.takes_sections)
+  for (const char* const key : {"mrope_section", "long_factor", "short_factor"}) {
+    const bool is_read = scaling == RopeScaling::kLongRope && key != std::string("mrope_section");
+    if (rope.contains(key) && !reading.type.takes_sections && !is_read)
       config.refuse(key, rope[key], "one angle per position");
+  }
   if (reading.type.rotates_parts) return;
   for (const Json* const place : {&rope, &config.json()}) {
     const Json share = place->value(kShare, Json());
@@ -125,7 +142,10 @@ double number_in(ConfigReading& reading, HuggingFaceConfig& rope, const char* ke
 // Checks the keys that transformers requires.
 void check_scaling_keys(HuggingFaceConfig& rope, RopeScaling scaling) {
   std::vector<const char*> needed;
-  if (scaling != RopeScaling::kNone) needed.push_back("factor");
+  if (scaling == RopeScaling::kLongRope)
+    for (const RopeList& list : kLists) needed.push_back(list.in_file);
+  else if (scaling != RopeScaling::kNone)
+    needed.push_back("factor");
   if (scaling == RopeScaling::kLlama3) {
     needed.push_back("low_freq_factor");
     needed.push_back("high_freq_factor");
@@ -138,20 +158,33 @@ void check_scaling_keys(HuggingFaceConfig& rope, RopeScaling scaling) {
   }
 }
 
+// yarn's and longrope's: null, or of longrope no factor, stands for the ratio of the contexts.
+void read_factors(ConfigReading& reading, HuggingFaceConfig& rope) {
+  auto& numbers = reading.numbers();
+  if (rope.has("attention_factor") && rope.json()["attention_factor"] == 0)
+    reading.config.refuse("attention_factor", rope.json()["attention_factor"], "a factor above 0");
+  if (!rope.has("factor"))
+    numbers["rope_factor"] =
+        static_cast<double>(reading.shape().context_tokens) / numbers["rope_original_context"];
+}
+
 void read_yarn(ConfigReading& reading, HuggingFaceConfig& rope) {
   auto& numbers = reading.numbers();
   // null means false there, not missing.
   const bool is_null = rope.json().contains("truncate") && !rope.has("truncate");
   numbers["rope_truncate"] = !is_null && rope.flag("truncate", true) ? 1 : 0;
-  if (rope.has("attention_factor") && rope.json()["attention_factor"] == 0)
-    reading.config.refuse("attention_factor", rope.json()["attention_factor"], "a factor above 0");
   for (const auto& [number, default_value] :
        {std::pair{"rope_beta_fast", 32.0}, std::pair{"rope_beta_slow", 1.0}})
     if (numbers.contains(number) && numbers[number] == 0) numbers[number] = default_value;
-  // null stands for the ratio of the contexts.
-  if (!rope.has("factor"))
-    numbers["rope_factor"] =
-        static_cast<double>(reading.shape().context_tokens) / numbers["rope_original_context"];
+  read_factors(reading, rope);
+}
+
+void read_longrope(ConfigReading& reading, HuggingFaceConfig& rope) {
+  reading.config.refuse_null(kOriginal);
+  read_factors(reading, rope);
+  for (const RopeList& list : kLists)
+    if (const auto numbers = rope.numbers(list.in_file); !numbers.empty())
+      reading.shape().lists[std::string(list.list)] = numbers;
 }
 
 void read_scaling(ConfigReading& reading, HuggingFaceConfig& rope, RopeScaling scaling) {
@@ -159,13 +192,17 @@ void read_scaling(ConfigReading& reading, HuggingFaceConfig& rope, RopeScaling s
   numbers["rope_scaling"] = static_cast<double>(scaling);
   numbers["rope_original_context"] = static_cast<double>(reading.shape().context_tokens);
   for (const RopeKey& key : keys_of(scaling))
-    if (rope.has(key.in_file)) numbers[key.number] = rope.number(key.in_file, 0, 0, kMost);
-  if (scaling == RopeScaling::kLlama3 || scaling == RopeScaling::kYarn) {
-    // A key outside the object takes precedence over the one inside.
-    const std::int64_t original = reading.config.count(kOriginal, 0);
+    if (rope.has(key.in_file))
+      numbers[std::string(key.number)] = rope.number(key.in_file, 0, 0, kMost);
+  if (scaling == RopeScaling::kLlama3 || scaling == RopeScaling::kYarn ||
+      scaling == RopeScaling::kLongRope) {
+    // A key outside the object, or the class' default of it, takes precedence over the one inside.
+    const std::int64_t original =
+        reading.config.count(kOriginal, reading.type.default_of(kOriginal, 0).get<std::int64_t>());
     if (original != 0) numbers["rope_original_context"] = static_cast<double>(original);
   }
   if (scaling == RopeScaling::kYarn) read_yarn(reading, rope);
+  if (scaling == RopeScaling::kLongRope) read_longrope(reading, rope);
   check_scaling_keys(rope, scaling);
 }
 
@@ -173,7 +210,7 @@ void read_rope(ConfigReading& reading) {
   const Json object = rope_object(reading);
   HuggingFaceConfig rope(object, "");
   const RopeScaling scaling = scaling_of(reading, object);
-  refuse_other_positions(reading, object);
+  refuse_other_positions(reading, object, scaling);
   auto& numbers = reading.numbers();
   numbers["rope_theta"] = number_in(reading, rope, "rope_theta", "rope_theta", 1, kMost * kMost);
   if (reading.type.rotates_parts) {
@@ -184,27 +221,48 @@ void read_rope(ConfigReading& reading) {
   if (!rope.status().ok()) reading.config.fail(rope.status().error());
 }
 
+// Whether longrope's factor is the one that a file without it has.
+bool has_usual_factor(const ShapeReader& of) {
+  return of.number("rope_factor") ==
+         static_cast<double>(of.shape().context_tokens) / of.number("rope_original_context");
+}
+
 Json rope_json(const ShapeReader& of) {
   const auto scaling = static_cast<RopeScaling>(of.count("rope_scaling"));
   Json json = {{"rope_type", kScalingNames.at(static_cast<std::size_t>(scaling))},
                {"rope_theta", of.number("rope_theta")}};
   for (const RopeKey& key : keys_of(scaling)) {
     const double value = of.number(key.number);
-    const bool is_unset = value == 0;  // yarn's factors: derived from the others
-    if (is_unset) continue;
-    if (std::string_view(key.number) == "rope_original_context")
+    const bool is_derived = value == 0 || (scaling == RopeScaling::kLongRope &&
+                                           key.number == kFactor.number && has_usual_factor(of));
+    if (is_derived) continue;
+    if (key.number == "rope_original_context")
       json[key.in_file] = static_cast<std::int64_t>(value);
     else
       json[key.in_file] = value;
   }
   if (scaling == RopeScaling::kYarn) json["truncate"] = of.on("rope_truncate");
+  if (scaling == RopeScaling::kLongRope)
+    for (const RopeList& list : kLists) json[list.in_file] = of.list(list.list);
   if (of.type().rotates_parts) json[kShare] = of.number("rope_share");
+  return json;
+}
+
+// transformers 4 refuses a longrope with more keys than these.
+Json older_longrope_json(const ShapeReader& of) {
+  Json json = {{"type", kScalingNames.back()}};
+  for (const RopeList& list : kLists) json[list.in_file] = of.list(list.list);
   return json;
 }
 
 void write_rope(const ShapeReader& of, Json& json) {
   json["rope_theta"] = of.number("rope_theta");
-  json[kRopeScaling] = of.on("rope_scaling") ? rope_json(of) : Json();
+  const bool is_long = of.number("rope_scaling") == static_cast<double>(RopeScaling::kLongRope);
+  if (is_long) json[kOriginal] = of.count("rope_original_context");
+  const bool is_plain = is_long && has_usual_factor(of) && !of.on("rope_attention_factor");
+  json[kRopeScaling] = is_plain                ? older_longrope_json(of)
+                       : of.on("rope_scaling") ? rope_json(of)
+                                               : Json();
   json[kRopeParameters] = rope_json(of);
 }
 
@@ -245,7 +303,8 @@ std::vector<ConfigRow> rope_rows() {
       of_part("low_freq_factor", factor_number("model.rope_low_freq_factor", 1, "for llama3")),
       of_part("high_freq_factor", factor_number("model.rope_high_freq_factor", 4, "for llama3")),
       of_part("attention_factor", factor_number("model.rope_attention_factor", 0,
-                                                "for yarn; 0: computed from its other parameters")),
+                                                "for yarn and longrope; 0: computed from the "
+                                                "other numbers")),
       of_part("mscale", factor_number("model.rope_mscale", 0, "for yarn; 0: none")),
       of_part("mscale_all_dim", factor_number("model.rope_mscale_all_dim", 0, "for yarn; 0: none")),
       of_part("beta_fast", factor_number("model.rope_beta_fast", 32, "of yarn")),
@@ -254,6 +313,14 @@ std::vector<ConfigRow> rope_rows() {
                                         "for yarn: round its limits to whole dimensions"))};
   rows[3].resolve = &original_context;
   return rows;
+}
+
+std::vector<ShapeList> rope_lists() {
+  return {{.key = "model.rope_short_factor",
+           .meaning = "for longrope: what divides the frequency of each rotated pair in sequences "
+                      "of up to model.rope_original_context tokens (short_factor)"},
+          {.key = "model.rope_long_factor",
+           .meaning = "for longrope: the same in longer sequences (long_factor)"}};
 }
 
 ConfigRow rope_share_row(double default_value, ConfigUse use) {

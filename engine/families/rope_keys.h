@@ -14,6 +14,8 @@ extern const ConfigPart kRopePart;
 extern const ConfigPart kRopeParametersPart;
 // The numbers of scaled positions.
 std::vector<ConfigRow> rope_rows();
+// The lists of longrope.
+std::vector<ShapeList> rope_lists();
 // FamilyClass::rotates_parts.
 ConfigRow rope_share_row(double default_value, ConfigUse use);
 

@@ -16,8 +16,8 @@ struct Documents {
   at::Tensor positions;      // int64 [B, T]: in the token's document
   at::Tensor starts;         // int32 [documents + 1]: among all B * T tokens; the last is B * T
   std::int64_t longest = 0;  // of the longest document.
-  // Lengths for rotary frequencies that depend on them (dynamic NTK): the tokens of each document.
-  // If rows are padded on the left, these are the tokens of a row, as in transformers.
+  // Lengths for rotary frequencies that depend on them (dynamic NTK, longrope): the tokens of each
+  // document. If rows are padded on the left, these are the tokens of a row, as in transformers.
   std::vector<std::int64_t> lengths = {};
   std::int64_t padded_tokens = 0;
 };

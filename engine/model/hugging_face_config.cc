@@ -69,6 +69,16 @@ bool HuggingFaceConfig::flag(const char* key, bool default_value) {
   return default_value;
 }
 
+std::vector<double> HuggingFaceConfig::numbers(const char* key) {
+  if (!has(key)) return {};
+  const Json& value = json_[key];
+  const auto is_number = [](const Json& one) { return one.is_number(); };
+  if (value.is_array() && std::all_of(value.begin(), value.end(), is_number))
+    return value.get<std::vector<double>>();
+  fail(wrong(key, value, "a list of numbers"));
+  return {};
+}
+
 HuggingFaceConfig::Json HuggingFaceConfig::object(const char* key) {
   if (!has(key)) return Json::object();
   if (json_[key].is_object()) return json_[key];

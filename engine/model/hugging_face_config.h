@@ -37,7 +37,8 @@ class HuggingFaceConfig {
   double number(const char* key, double default_value, double minimum, double maximum);
   double probability(const char* key, double default_value);  // at least 0 and below 1
   bool flag(const char* key, bool default_value);
-  Json object(const char* key);  // by default an empty one
+  std::vector<double> numbers(const char* key);  // by default an empty list
+  Json object(const char* key);                  // by default an empty one
   // Refuses all values but these; the first is the default.
   void expect(const char* key, const std::vector<Json>& known);
 

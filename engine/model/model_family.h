@@ -61,6 +61,15 @@ struct ShapeNumber {
   std::optional<double> place(std::string_view word) const;
 };
 
+// A list of numbers that not every model has. It is the configuration key model.<name> and an entry
+// of ModelShape::lists, and checkpoints store it under its name. A model without it has no entry.
+struct ShapeList {
+  std::string_view key;  // "model.rope_long_factor"
+  std::string_view meaning = {};
+
+  std::string_view name() const { return key.substr(key.find('.') + 1); }
+};
+
 // The choices of a switch: true and false in a configuration.
 inline constexpr std::string_view kSwitchChoices = "false|true";
 
@@ -89,6 +98,7 @@ class ModelFamily {
   virtual std::string_view name() const = 0;
   virtual std::span<const NamedShape> presets() const { return {}; }
   virtual std::span<const ShapeNumber> numbers() const { return {}; }
+  virtual std::span<const ShapeList> lists() const { return {}; }
   // Defaults for a shape without a preset.
   virtual DefaultNumbers default_numbers() const { return {}; }
 

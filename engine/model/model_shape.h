@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "aio/result.h"
 #include "engine/model/lora_recipe.h"
@@ -24,6 +25,8 @@ struct ModelShape {
   std::int64_t ffn_hidden = 0;  // 0: 4 * hidden
   std::string family = std::string(kGpt2Family);  // ModelFamily::name()
   std::map<std::string, double> numbers;          // ModelFamily::numbers() by name
+  // ModelFamily::lists() by name, without those that are empty.
+  std::map<std::string, std::vector<double>> lists = {};
 
   std::int64_t ffn() const { return ffn_hidden == 0 ? 4 * hidden : ffn_hidden; }
 };

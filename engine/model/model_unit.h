@@ -117,6 +117,9 @@ class ModelUnit {
   // Whether the keys of a text of `tokens` tokens depend on its length. A cache is then of no use
   // for a longer or a shorter text.
   virtual bool keys_depend_on_length(std::int64_t /*tokens*/) const { return false; }
+  // A text of more tokens has other keys than one of fewer, and they depend on nothing else. 0:
+  // there is no such number.
+  virtual std::int64_t keys_change_beyond() const { return 0; }
 
  private:
   UnitLayout layout_;

@@ -31,7 +31,7 @@ bool is_same(const ModelShape& one, const ModelShape& other) {
   return one.layers == other.layers && one.hidden == other.hidden && one.heads == other.heads &&
          one.context_tokens == other.context_tokens && one.vocab == other.vocab &&
          one.dropout == other.dropout && one.ffn() == other.ffn() && one.family == other.family &&
-         one.numbers == other.numbers;
+         one.numbers == other.numbers && one.lists == other.lists;
 }
 
 }  // namespace
@@ -90,6 +90,7 @@ config::Config FamilyModel::configured(config::Config config, const Asked& asked
   model.ffn_multiplier = static_cast<double>(shape_.ffn()) / static_cast<double>(shape_.hidden);
   model.numbers.clear();
   for (const auto& [name, value] : shape_.numbers) model.numbers[name] = value;
+  model.lists = shape_.lists;
   if (!asked.length) {
     config.data.sequence_tokens = asked.on_gpu ? std::min(shape_.context_tokens, kMostUnasked) : 1;
   }

@@ -36,7 +36,7 @@ bool is_same_model(ModelShape one, ModelShape other) {
   for (ModelShape* const shape : {&one, &other})
     shape->numbers.erase(std::string(kBalanceCoefficient));
   return stored_model(one) == stored_model(other) && one.family == other.family &&
-         one.numbers == other.numbers;
+         one.numbers == other.numbers && one.lists == other.lists;
 }
 
 }  // namespace

@@ -54,7 +54,9 @@ TokenFeed::TokenFeed(const config::Config& config, const MemoryPlan& plan, const
 
 std::vector<float> TokenFeed::feed(std::span<const std::int64_t> tokens) {
   const auto capacity = static_cast<std::size_t>(cache_.capacity());
-  if (seen_.size() + tokens.size() <= capacity) {
+  const std::size_t together = seen_.size() + tokens.size();
+  const bool fits = together <= capacity;
+  if (fits && (seen_.empty() || !keys_change_between(seen_.size(), together))) {
     std::vector<float> logits = pass(tokens);
     seen_.insert(seen_.end(), tokens.begin(), tokens.end());
     return logits;
@@ -62,7 +64,9 @@ std::vector<float> TokenFeed::feed(std::span<const std::int64_t> tokens) {
   std::vector<std::int64_t> all = std::exchange(seen_, {});
   const bool slides = !all.empty();
   all.insert(all.end(), tokens.begin(), tokens.end());
-  const std::size_t kept = slides ? std::max<std::size_t>(capacity / 2, 1) : capacity;
+  const std::size_t kept = fits     ? together
+                           : slides ? std::max<std::size_t>(capacity / 2, 1)
+                                    : capacity;
   all.erase(all.begin(), all.end() - static_cast<std::ptrdiff_t>(kept));
   cache_.truncate(0);
   std::vector<float> logits = pass(all);
@@ -81,7 +85,10 @@ std::size_t TokenFeed::restart_with(std::span<const std::int64_t> text) {
                          !keys_depend_on_length(static_cast<std::int64_t>(longer));
   const std::size_t most = is_usable && !text.empty() ? std::min(seen_.size(), text.size() - 1) : 0;
   const auto end = seen_.begin() + static_cast<std::ptrdiff_t>(most);
+  const std::size_t had = seen_.size();
   seen_.erase(std::mismatch(seen_.begin(), end, text.begin()).first, seen_.end());
+  if (keys_change_between(had, text.size()) || keys_change_between(seen_.size(), had))
+    seen_.clear();
   cache_.truncate(static_cast<std::int64_t>(seen_.size()));
   seen_.resize(static_cast<std::size_t>(cache_.length()));
   return seen_.size();
@@ -90,6 +97,14 @@ std::size_t TokenFeed::restart_with(std::span<const std::int64_t> text) {
 bool TokenFeed::keys_depend_on_length(std::int64_t tokens) const {
   for (int unit = 0; unit < model_.layout().head(); ++unit)
     if (model_.unit(unit).keys_depend_on_length(tokens)) return true;
+  return false;
+}
+
+bool TokenFeed::keys_change_between(std::size_t some, std::size_t others) const {
+  for (int unit = 0; unit < model_.layout().head(); ++unit) {
+    const auto last = static_cast<std::size_t>(model_.unit(unit).keys_change_beyond());
+    if (last > 0 && (some <= last) != (others <= last)) return true;
+  }
   return false;
 }
 

@@ -3,7 +3,8 @@
 // earlier tokens stay on the device.
 //
 // The model sees generation_context() tokens. When these are full, the last half of them is fed
-// again, with the new token, as if the text began there.
+// again, with the new token, as if the text began there. Where keys change as a text grows beyond a
+// length, all of it is fed again at that point.
 //
 // Memory:  KvCache's, allocated once, and the working memory of a pass over one text.
 // Threads: one; all ranks feed the same tokens at the same point in their sequence of collectives.
@@ -43,6 +44,8 @@ class TokenFeed {
  private:
   std::vector<float> pass(std::span<const std::int64_t> tokens);
   bool keys_depend_on_length(std::int64_t tokens) const;
+  // Whether texts of so many tokens have different keys; see ModelUnit::keys_change_beyond().
+  bool keys_change_between(std::size_t some, std::size_t others) const;
 
   const Model& model_;
   Resources& parts_;

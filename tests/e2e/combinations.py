@@ -112,7 +112,14 @@ def draw_model(draw):
         model.update({"model.unrotated_interval": draw.choice((0, 1, 2)),
                       "model.attention_bias": draw.choice(("on", "off"))})
     if family == "phi3":
-        return {**model, "model.rope_share": draw.choice((1, 0.8))}
+        model["model.rope_share"] = share = draw.choice((1, 0.8))
+        if draw.random() < 0.5:
+            pairs = int(model["model.hidden"] // heads * share) // 2
+            model.update({"model.rope_scaling": "longrope", "model.rope_factor": 4,
+                          "model.rope_original_context": draw.choice((4, 4096)),
+                          "model.rope_short_factor": json.dumps([1.25] * pairs),
+                          "model.rope_long_factor": json.dumps([3] * pairs)})
+        return model
     if draw.random() < 0.3:
         model.update({"model.rope_scaling": "linear", "model.rope_factor": 2})
     return model

@@ -72,6 +72,11 @@ CASES = {
         "attn_logit_softcapping": 0.7, "final_logit_softcapping": 2.0}),
     "phi3": ("Phi3Config", {"sliding_window": 9, "pad_token_id": None, "rope_parameters": {
         "rope_type": "default", "rope_theta": 1000.0, "partial_rotary_factor": 0.5}}),
+    # Rows and answers are longer than the original context, documents shorter and longer.
+    "phi3_longrope": ("Phi3Config", {
+        "pad_token_id": None, "original_max_position_embeddings": 20, "rope_parameters": {
+            "rope_type": "longrope", "rope_theta": 1000.0, "short_factor": [1.0, 1.1, 1.5],
+            "long_factor": [1.3, 3.0, 9.0], "partial_rotary_factor": 0.5}}),
     "smollm3": ("SmolLM3Config", {
         "pad_token_id": None, "no_rope_layer_interval": 2, "use_sliding_window": True,
         "sliding_window": 9, "tie_word_embeddings": False}),
@@ -258,6 +263,7 @@ class Llamas(LlamaRuns):
                 theirs = {key: value for key, value in model.config.to_dict().items()
                           if key not in unlike}
                 ours = after.config.to_dict()
+                ours["rope_parameters"].pop("type", None)  # transformers 4's name of rope_type
                 self.assertEqual({key: ours.get(key) for key in theirs}, theirs)
 
     def write_documents(self, lengths):

@@ -13,18 +13,22 @@ BlockRotary::BlockRotary(const Rope& rope, std::int64_t head_dim)
 }
 
 bool BlockRotary::keys_depend_on_length(std::int64_t tokens) const {
-  return grows_with_sequence(rope_) && tokens > rope_.original_context;
+  return rope_.scaling == RopeScaling::kDynamic && is_beyond_context(tokens);
+}
+
+std::int64_t BlockRotary::keys_change_beyond() const {
+  return rope_.scaling == RopeScaling::kLongRope ? rope_.original_context : 0;
 }
 
 RotaryFrequencies BlockRotary::at(std::int64_t tokens) const {
-  if (!keys_depend_on_length(tokens)) return within_context_;
+  if (!is_beyond_context(tokens)) return within_context_;
   return rope_frequencies(rope_, rotated_, tokens);
 }
 
 at::Tensor BlockRotary::of_tokens(const Documents* documents, at::Device device) const {
   if (documents == nullptr || !grows_with_sequence(rope_)) return {};
   const std::vector<std::int64_t>& lengths = documents->lengths;
-  const auto grows = [&](std::int64_t tokens) { return tokens > rope_.original_context; };
+  const auto grows = [&](std::int64_t tokens) { return is_beyond_context(tokens); };
   if (std::none_of(lengths.begin(), lengths.end(), grows)) return {};
   std::vector<float> of_documents;
   for (const std::int64_t tokens : lengths) {

@@ -112,6 +112,8 @@ bool DecoderBlock::keys_depend_on_length(std::int64_t tokens) const {
   return rotary_.keys_depend_on_length(tokens);
 }
 
+std::int64_t DecoderBlock::keys_change_beyond() const { return rotary_.keys_change_beyond(); }
+
 BlockPass DecoderBlock::pass(const PassContext& context, const UnitViews& parameters,
                              const at::Tensor& input) const {
   return {.spec = spec_,

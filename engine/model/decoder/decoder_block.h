@@ -41,6 +41,7 @@ class DecoderBlock final : public ModelUnit {
   at::Tensor extend(const UnitViews& parameters, const at::Tensor& input,
                     KvCache& cache) const override;
   bool keys_depend_on_length(std::int64_t tokens) const override;
+  std::int64_t keys_change_beyond() const override;
 
  private:
   BlockPass pass(const PassContext& context, const UnitViews& parameters,

@@ -93,6 +93,24 @@ float yarn_scale(const Rope& rope) {
   return static_cast<float>(mscale(rope.factor, 1));
 }
 
+std::vector<float> longrope(const Rope& rope, std::int64_t head_dim, std::int64_t tokens) {
+  const std::vector<double>& factors =
+      tokens > rope.original_context ? rope.long_factors : rope.short_factors;
+  const auto base = static_cast<float>(rope.theta);
+  std::vector<float> frequencies;
+  for (std::int64_t pair = 0; pair < head_dim / 2; ++pair)
+    frequencies.push_back(1.0F / (static_cast<float>(factors.at(static_cast<std::size_t>(pair))) *
+                                  power(base, pair, head_dim)));
+  return frequencies;
+}
+
+float longrope_scale(const Rope& rope) {
+  if (rope.attention_factor != 0) return static_cast<float>(rope.attention_factor);
+  if (rope.factor <= 1) return 1;
+  return static_cast<float>(
+      std::sqrt(1 + std::log(rope.factor) / std::log(static_cast<double>(rope.original_context))));
+}
+
 }  // namespace
 
 RotaryFrequencies rope_frequencies(const Rope& rope, std::int64_t head_dim, std::int64_t tokens) {
@@ -104,6 +122,8 @@ RotaryFrequencies rope_frequencies(const Rope& rope, std::int64_t head_dim, std:
       return {.of_pair = plain(dynamic_base(rope, head_dim, tokens), head_dim)};
     case RopeScaling::kYarn:
       return {.of_pair = yarn(rope, head_dim), .scale = yarn_scale(rope)};
+    case RopeScaling::kLongRope:
+      return {.of_pair = longrope(rope, head_dim, tokens), .scale = longrope_scale(rope)};
     case RopeScaling::kLinear: {
       RotaryFrequencies scaled = {.of_pair = plain(theta, head_dim)};
       for (float& frequency : scaled.of_pair) frequency /= static_cast<float>(rope.factor);

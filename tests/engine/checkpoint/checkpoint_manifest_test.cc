@@ -184,6 +184,27 @@ TEST(CheckpointManifest, KeepsSkippedSteps) {
   }
 }
 
+TEST(CheckpointManifest, KeepsTheFamilysListsAndEarlierOnesHaveNone) {
+  CheckpointManifest manifest = test_manifest();
+  EXPECT_FALSE(content_of(manifest)["run"].contains("family_lists"));
+  const StoredRun without = manifest.state.run;
+  manifest.state.run.family_lists = {{"factors", {1, 0.1, 1e-6}}};
+  EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
+  const StoredRun stored = manifest.state.run;
+  StoredRun now = stored;
+  EXPECT_THAT(run_differences(stored, now), testing::IsEmpty());
+  now.family_lists["factors"][1] = 0.2;
+  EXPECT_THAT(run_differences(stored, now),
+              testing::ElementsAre(AllOf(HasSubstr("the model's factors is [1.0,0.2,1e-06]"),
+                                         HasSubstr("[1.0,0.1,1e-06]"))));
+  EXPECT_THAT(run_differences(stored, without), testing::ElementsAre(HasSubstr("not there")));
+  for (const nlohmann::json& wrong : std::vector<nlohmann::json>{3, {1, 2}, {{"factors", {"a"}}}}) {
+    nlohmann::json content = content_of(manifest);
+    content["run"]["family_lists"] = wrong;
+    EXPECT_FALSE(parse_checkpoint_manifest(swap::to_sealed_text(content)).ok()) << wrong;
+  }
+}
+
 TEST(CheckpointManifest, KeepsTheFamilyAndItsNumbers) {
   CheckpointManifest manifest = test_manifest();
   manifest.state.run.family = "other";

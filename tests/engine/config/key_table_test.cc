@@ -140,7 +140,8 @@ std::vector<Json> right_values(const Key& key) {
 }
 
 std::vector<Json> wrong_values(const Key& key) {
-  std::vector<Json> wrong = {Json::object({{"x", 1}}), Json({1, 2, 3})};
+  const bool numbers = std::holds_alternative<FamilyList>(key.field);
+  std::vector<Json> wrong = {Json::object({{"x", 1}}), numbers ? Json({1, "x"}) : Json({1, 2, 3})};
   const bool text = std::holds_alternative<Accessor<std::string>>(key.field);
   const bool texts = std::holds_alternative<Accessor<std::vector<std::string>>>(key.field);
   if (text || texts) wrong.emplace_back(5);
@@ -224,6 +225,40 @@ TEST(KeyTable, LlamaNumbersAreTakenAsWordsSwitchesAndCountsAndGivenBack) {
   EXPECT_THAT(refused("kv_heads", 2.5), HasSubstr("kv_heads is 2.5"));
   EXPECT_THAT(refused("kv_heads", 5), HasSubstr("divided among 5"));
   EXPECT_THAT(refused("mlp_bias", true), ContainsRegex("mlp_bias.*llama"));
+}
+
+TEST(KeyTable, ListsOfNumbersAreGivenBackAndOmittedWhereThereAreNone) {
+  const auto run_with = [](const Json& list, const char* scaling = "longrope") {
+    Json root = {{"train_batch_size", 1}};
+    put(root, "model.preset", "phi3-mini");
+    put(root, "model.rope_scaling", scaling);
+    put(root, "model.rope_original_context", 2048);
+    for (const char* const key : {"model.rope_short_factor", "model.rope_long_factor"})
+      put(root, key, list);
+    return resolve_run(root.dump());
+  };
+  std::vector<double> factors(48, 1.25);  // half as many as a head's 96 numbers
+  factors.back() = 64.5;
+  const auto resolved = accepted(run_with(factors));
+  EXPECT_EQ(report_on(resolved, "model.rope_long_factor").outcome, Outcome::kHonoured);
+  EXPECT_EQ(resolved.config.model.shape().lists,
+            (std::map<std::string, std::vector<double>>{{"rope_short_factor", factors},
+                                                        {"rope_long_factor", factors}}));
+  const std::string text = to_json(resolved.config);
+  EXPECT_EQ(Json::parse(text).at("model").at("rope_long_factor"), factors);
+  EXPECT_EQ(to_json(accepted(resolve_run(text)).config), text);
+  const auto without = accepted(run_with(Json::array(), "none"));
+  EXPECT_TRUE(without.config.model.shape().lists.empty());
+  EXPECT_FALSE(Json::parse(to_json(without.config)).at("model").contains("rope_long_factor"));
+
+  for (const Json& wrong : std::vector<Json>{3, "1, 2", {1, "x"}, {1, Json()}, Json(257, 1)})
+    EXPECT_THAT(refusal(run_with(wrong)), HasSubstr("must be a list of numbers"));
+  EXPECT_THAT(refusal(run_with(Json(47, 1))), HasSubstr("has 47 numbers"));
+  EXPECT_THAT(refusal(run_with(Json::array())), HasSubstr("has 0 numbers"));
+  EXPECT_THAT(refusal(run_with(Json(48, 1), "none")), HasSubstr("is for rope_scaling longrope"));
+  EXPECT_THAT(refusal(resolve_run(R"({"train_batch_size": 1,
+                                      "model": {"rope_long_factor": [1]}})")),
+              HasSubstr("belongs to models of the family llama"));
 }
 
 // A file stores them only if they differ from the fixed values of earlier versions, so that older

@@ -181,6 +181,40 @@ TEST(StoredShape, HasWhatSetsAGpt2Apart) {
   EXPECT_THAT(later.error().message(), HasSubstr("activation is 9"));
 }
 
+// Lists of numbers, as longrope has them: a file of transformers, a run's own, and a checkpoint.
+TEST_F(DescribedModel, IsAnotherWhereOneNumberOfAListDiffers) {
+  const json config = {{"model_type", "phi3"},
+                       {"hidden_size", 32},
+                       {"num_attention_heads", 4},
+                       {"original_max_position_embeddings", 16},
+                       {"rope_scaling",
+                        {{"type", "longrope"},
+                         {"short_factor", {1.0, 1.0, 1.25, 2.0}},
+                         {"long_factor", {1.0, 3.0, 4.0, 7.5}}}}};
+  const ModelShape shape = read_hugging_face_config(config.dump())->shape;
+  ModelShape other = shape;
+  other.lists["rope_long_factor"][3] = 7.25;
+  const auto differences = [&](const char* folder, const ModelShape& wanted) {
+    const Status checked = check_described_model(queue(), path(folder), wanted);
+    return checked.ok() ? "accepted" : checked.error().message();
+  };
+  put("theirs/config.json", config);
+  put("run/config.json", json{{"model",
+                               {{"preset", "phi3-mini"},
+                                {"hidden", 32},
+                                {"heads", 4},
+                                {"rope_long_factor", shape.lists.at("rope_long_factor")}}}});
+  EXPECT_EQ(differences("theirs", shape), "accepted");
+  for (const char* const folder : {"theirs", "run"})
+    EXPECT_THAT(differences(folder, other),
+                HasSubstr("rope_long_factor is [1.0,3.0,4.0,7.5] there, and [1.0,3.0,4.0,7.25]"));
+  StoredRun run;
+  store_shape(shape, run);
+  EXPECT_EQ(stored_shape(run)->lists, shape.lists);
+  run.family_lists["rope_long_factor"].pop_back();
+  EXPECT_THAT(stored_shape(run).error().message(), HasSubstr("rope_long_factor has 3 numbers"));
+}
+
 // 40,000 rows are more than the part of a head that is read before a command's work.
 TEST_F(DescribedModel, HasItsHeadReadWholeWhereItsWeightsAreUsedAlone) {
   const ModelShape shape{

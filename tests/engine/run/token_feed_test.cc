@@ -165,6 +165,31 @@ INSTANTIATE_TEST_SUITE_P(Of, FeedsOfDynamicRope,
                                                    "model.rope_factor=2",
                                                    "model.rope_original_context=8"})));
 
+// Beyond rope_original_context all keys are others, but they stay as they are.
+class FeedsOfLongRope : public TokenFeeds {};
+
+TEST_P(FeedsOfLongRope, FeedAllOfATextOnceItIsBeyondTheOriginalContext) {
+  EXPECT_EQ(answer({1, 8, 43}), 0U);
+  EXPECT_EQ(answer({1, 8, 43, 40, 5, 6, 7, 9}), 3U);
+  // One more token of the answer: as if all of it had been fed.
+  const auto grown = cached_->feed(Tokens{11});
+  fresh_->restart_with(Tokens{kOther});
+  compare(grown, fresh_->feed(Tokens{1, 8, 43, 40, 5, 6, 7, 9, 11}), true);
+  say(3);
+  EXPECT_EQ(answer({1, 8, 43, 40, 5, 6, 7, 9, 11, 3, 12}), 10U);
+  EXPECT_EQ(answer({1, 8, 43, 40, 5, 6, 7, 9, 11, 2}), 9U);
+  EXPECT_EQ(answer({1, 8, 43, 41, 5, 6, 7, 9, 11, 2}), 0U);  // what they share is short
+  EXPECT_EQ(answer({1, 8, 43, 41}), 0U);
+  EXPECT_EQ(answer({1, 8, 43, 41, 5, 6, 7, 9, 11, 2}), 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, FeedsOfLongRope,
+    testing::Values(of_llama({"model.architecture=phi3", "model.rope_scaling=longrope",
+                              "model.rope_factor=4", "model.rope_original_context=8",
+                              "model.rope_short_factor=[1,1,1.25,1.5,2,2,3,4]",
+                              "model.rope_long_factor=[2,3,4,6,7,8,9,13]"})));
+
 INSTANTIATE_TEST_SUITE_P(Of, TokenFeeds,
                          testing::Values(std::vector<std::string>{}, of_llama(),
                                          of_llama({"model.architecture=mistral",
