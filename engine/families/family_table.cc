@@ -1,6 +1,7 @@
 #include "engine/families/family_table.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "aio/check.h"
 
@@ -217,6 +218,18 @@ DecoderSpec usual_spec(const ShapeReader& of) {
           .tied = of.on("tied_head"),
           .token_embedding = "embed_tokens",
           .final_norm = "norm"};
+}
+
+DecoderSpec gemma_spec(const ShapeReader& of) {
+  DecoderSpec spec = usual_spec(of);
+  spec.block.norm = NormKind::kRmsFromOne;
+  spec.block.mlp.activation = Activation::kGeluTanh;
+  spec.block.attention.query_scalar = of.number("query_scalar");
+  spec.embedding_scale = std::sqrt(static_cast<double>(of.shape().hidden));
+  // An interval of 1: no block has the window.
+  if (const std::int64_t interval = of.count("full_interval"); interval > 1)
+    spec.window = {.tokens = of.count("window"), .windowed = interval - 1, .full = 1};
+  return spec;
 }
 
 NamedShape preset(std::string_view family, std::string_view name, const PresetSizes& sizes,

@@ -194,6 +194,16 @@ inline constexpr BlockNames kUsualNames = {
     .norm2 = "post_attention_layernorm",
     .head_norms = {"self_attn.q_norm", "self_attn.k_norm"}};
 
+// Gemma 2's and later's: norms before and after each branch, scaled embeddings, and of the numbers
+// query_scalar, window and full_interval.
+DecoderSpec gemma_spec(const ShapeReader& of);
+inline constexpr BlockNames kGemmaNames = [] {
+  BlockNames names = kUsualNames;
+  names.norm2 = "pre_feedforward_layernorm";
+  names.branch_norms = {"post_attention_layernorm", "post_feedforward_layernorm"};
+  return names;
+}();
+
 struct PresetSizes {
   std::int64_t layers;
   std::int64_t hidden;

@@ -1,5 +1,4 @@
 // Gemma 2. Every other block has a window; scores and logits have soft caps.
-#include <cmath>
 #include <string>
 
 #include "engine/families/family_table.h"
@@ -16,24 +15,10 @@ constexpr const char* kScoreCap = "attn_logit_softcapping";
 constexpr const char* kLogitCap = "final_logit_softcapping";
 constexpr const char* kWindow = "sliding_window";
 
-constexpr BlockNames kNames = [] {
-  BlockNames names = kUsualNames;
-  names.norm2 = "pre_feedforward_layernorm";
-  names.branch_norms = {"post_attention_layernorm", "post_feedforward_layernorm"};
-  return names;
-}();
-
 DecoderSpec spec(const ShapeReader& of) {
-  DecoderSpec spec = usual_spec(of);
-  spec.block.norm = NormKind::kRmsFromOne;
-  spec.block.mlp.activation = Activation::kGeluTanh;
-  spec.block.attention.query_scalar = of.number("query_scalar");
+  DecoderSpec spec = gemma_spec(of);
   spec.block.attention.soft_cap = of.number("score_cap");
   spec.logit_cap = of.number("logit_cap");
-  spec.embedding_scale = std::sqrt(static_cast<double>(of.shape().hidden));
-  // An interval of 1: no block has the window.
-  if (const std::int64_t interval = of.count("full_interval"); interval > 1)
-    spec.window = {.tokens = of.count("window"), .windowed = interval - 1, .full = 1};
   return spec;
 }
 
@@ -132,7 +117,7 @@ FamilyTable gemma2_table() {
           .classes = {{.model_type = "gemma2",
                        .architecture = "Gemma2ForCausalLM",
                        .models = "Gemma 2s",
-                       .names = &kNames,
+                       .names = &kGemmaNames,
                        .begin = 2,
                        .end = 1,
                        .padding = 0}},

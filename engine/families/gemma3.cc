@@ -1,6 +1,5 @@
 // Gemma 3 text models. Most blocks have a window; every full_interval-th sees the whole text, with
 // other rotary frequencies. A model that also sees images is read as its text model.
-#include <cmath>
 #include <string>
 
 #include "engine/families/family_table.h"
@@ -16,30 +15,16 @@ constexpr const char* kRope = "rope_parameters";
 constexpr const char* kInterval = "sliding_window_pattern";
 constexpr const char* kLocalTheta = "rope_local_base_freq";
 
-constexpr BlockNames kNames = [] {
-  BlockNames names = kUsualNames;
-  names.norm2 = "pre_feedforward_layernorm";
-  names.branch_norms = {"post_attention_layernorm", "post_feedforward_layernorm"};
-  return names;
-}();
-
 // Tensors of a folder that are no part of the text model.
 bool is_left_out(std::string_view name) {
   return name.starts_with("vision_tower.") || name.starts_with("multi_modal_projector.");
 }
 
 DecoderSpec spec(const ShapeReader& of) {
-  DecoderSpec spec = usual_spec(of);
-  spec.block.norm = NormKind::kRmsFromOne;
-  spec.block.mlp.activation = Activation::kGeluTanh;
+  DecoderSpec spec = gemma_spec(of);
   AttentionSpec& attention = spec.block.attention;
   attention.head_norms = true;
-  attention.query_scalar = of.number("query_scalar");
   if (attention.rope.factor != 1) attention.rope.scaling = RopeScaling::kLinear;
-  spec.embedding_scale = std::sqrt(static_cast<double>(of.shape().hidden));
-  // An interval of 1: no block has the window.
-  if (const std::int64_t interval = of.count("full_interval"); interval > 1)
-    spec.window = {.tokens = of.count("window"), .windowed = interval - 1, .full = 1};
   spec.window_rope = {.theta = of.number("window_rope_theta"),
                       .original_context = of.shape().context_tokens};
   return spec;
@@ -192,7 +177,7 @@ FamilyClass type(std::string_view model_type, std::string_view text_type) {
   return {.model_type = model_type,
           .architecture = "Gemma3ForCausalLM",
           .models = "Gemma 3s",
-          .names = &kNames,
+          .names = &kGemmaNames,
           .text_type = text_type};
 }
 

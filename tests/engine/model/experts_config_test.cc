@@ -2,18 +2,16 @@
 #include <gmock/gmock.h>
 
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <utility>
 #include <vector>
 
-#include "engine/families/families.h"
+#include "tests/engine/model/config_reading.h"
 #include "tests/engine/model/specs.h"
 
 namespace sluice::engine {
 namespace {
 
-using nlohmann::json;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -70,33 +68,13 @@ const json& saved_gpt_oss() {
   return saved;
 }
 
-json changed(json config, const json& more) {
-  config.update(more);
-  return config;
-}
-
 Result<HuggingFaceModel> parsed(const json& config) {
   return read_hugging_face_config(config.dump());
 }
 
-ModelShape model_of(const json& config) {
-  const auto model = parsed(config);
-  EXPECT_TRUE(model.ok()) << model.error().message();
-  if (!model.ok()) return {};
-  const Status valid = validate(model->shape);
-  EXPECT_TRUE(valid.ok()) << valid.error().message();
-  return model->shape;
-}
+ModelShape model_of(const json& config) { return read_valid(config).shape; }
 
 DecoderSpec shape_in(const json& config) { return spec_of(model_of(config)); }
-
-std::string refused(const json& config, ErrorCode code = ErrorCode::kInvalidArgument) {
-  const auto model = parsed(config);
-  const Status status = model.ok() ? validate(model->shape) : Status(model.error());
-  if (status.ok()) return "accepted";
-  EXPECT_EQ(status.error().code(), code) << config;
-  return status.error().message();
-}
 
 void expect_experts(const ExpertsSpec& experts, const ExpertsSpec& wanted) {
   EXPECT_EQ(experts.count, wanted.count);
@@ -151,13 +129,13 @@ TEST(ExpertsConfig, WhatAGptOssDoesNotSayIsItsClassDefault) {
 
 TEST(ExpertsConfig, ReadsMxfp4OfGptOssAlone) {
   const json quantized = {{"quantization_config", {{"quant_method", "mxfp4"}}}};
-  EXPECT_EQ(refused(changed(saved_gpt_oss(), quantized)), "accepted");
-  EXPECT_THAT(refused(changed(saved_qwen3_moe(), quantized)), HasSubstr("quantization_config"));
+  EXPECT_EQ(refused(with(saved_gpt_oss(), quantized)), "accepted");
+  EXPECT_THAT(refused(with(saved_qwen3_moe(), quantized)), HasSubstr("quantization_config"));
   for (const json& value : std::vector<json>{{{"quant_method", "fp8"}}, {{"quant_method", 4}}, 7})
-    EXPECT_THAT(refused(changed(saved_gpt_oss(), {{"quantization_config", value}})),
+    EXPECT_THAT(refused(with(saved_gpt_oss(), {{"quantization_config", value}})),
                 HasSubstr("quantization_config"));
   for (const char* const key : {"swiglu_alpha", "swiglu_limit"})
-    EXPECT_THAT(refused(changed(saved_gpt_oss(), {{key, 3.5}})), HasSubstr(key));
+    EXPECT_THAT(refused(with(saved_gpt_oss(), {{key, 3.5}})), HasSubstr(key));
 }
 
 // Files on the hub, which transformers 4 wrote.
@@ -200,10 +178,10 @@ TEST(ExpertsConfig, WhatAFileDoesNotSayIsItsClassDefault) {
 }
 
 TEST(ExpertsConfig, AllBlocksHaveTheWindowOrNone) {
-  EXPECT_EQ(shape_in(changed(saved_qwen3_moe(), {{"sliding_window", 8}})).window.tokens, 0);
+  EXPECT_EQ(shape_in(with(saved_qwen3_moe(), {{"sliding_window", 8}})).window.tokens, 0);
   for (const json& config :
-       {changed(saved_qwen3_moe(), {{"sliding_window", 8}, {"use_sliding_window", true}}),
-        changed(saved_mixtral(), {{"sliding_window", 8}})}) {
+       {with(saved_qwen3_moe(), {{"sliding_window", 8}, {"use_sliding_window", true}}),
+        with(saved_mixtral(), {{"sliding_window", 8}})}) {
     const DecoderSpec shape = shape_in(config);
     EXPECT_TRUE(shape.window.has(0) && shape.window.has(2));
     EXPECT_EQ(shape.window.tokens, 8);
@@ -213,12 +191,12 @@ TEST(ExpertsConfig, AllBlocksHaveTheWindowOrNone) {
 TEST(ExpertsConfig, WhatIsWrittenIsReadAgain) {
   for (const json& config :
        {saved_qwen3_moe(),
-        changed(saved_qwen3_moe(), {{"norm_topk_prob", false},
-                                    {"attention_bias", true},
-                                    {"use_sliding_window", true},
-                                    {"sliding_window", 9}}),
-        saved_mixtral(), changed(saved_mixtral(), {{"sliding_window", 9}}), saved_gpt_oss(),
-        changed(saved_gpt_oss(), {{"attention_bias", false}, {"tie_word_embeddings", true}})}) {
+        with(saved_qwen3_moe(), {{"norm_topk_prob", false},
+                                 {"attention_bias", true},
+                                 {"use_sliding_window", true},
+                                 {"sliding_window", 9}}),
+        saved_mixtral(), with(saved_mixtral(), {{"sliding_window", 9}}), saved_gpt_oss(),
+        with(saved_gpt_oss(), {{"attention_bias", false}, {"tie_word_embeddings", true}})}) {
     const auto model = parsed(config);
     ASSERT_TRUE(model.ok()) << model.error().message();
     const json written = json::parse(family_of(model->shape).write_config(*model));
@@ -241,7 +219,7 @@ TEST(ExpertsConfig, WhatIsWrittenIsReadAgain) {
 TEST(ExpertsConfig, HasTheBalanceLossIfRouterLogitsAreOutput) {
   for (const json& config : {saved_qwen3_moe(), saved_mixtral(), saved_gpt_oss()}) {
     const auto coefficient = [&](json keys) {
-      const auto model = parsed(changed(config, std::move(keys)));
+      const auto model = parsed(with(config, std::move(keys)));
       return model.ok() ? balance_coefficient(model->shape) : -1;
     };
     EXPECT_EQ(coefficient({{"router_aux_loss_coef", 0.5}}), 0);
@@ -250,10 +228,10 @@ TEST(ExpertsConfig, HasTheBalanceLossIfRouterLogitsAreOutput) {
               0.001);
     EXPECT_EQ(coefficient({{"output_router_logits", true}, {"router_aux_loss_coef", 0}}), 0);
     for (const json& wrong : std::vector<json>{-0.5, "0.5", json::array(), true})
-      EXPECT_THAT(refused(changed(config, {{"router_aux_loss_coef", wrong}}), ErrorCode::kCorrupt),
+      EXPECT_THAT(refused(with(config, {{"router_aux_loss_coef", wrong}}), ErrorCode::kCorrupt),
                   HasSubstr("router_aux_loss_coef"));
     const auto model =
-        parsed(changed(config, {{"output_router_logits", true}, {"router_aux_loss_coef", 0.5}}));
+        parsed(with(config, {{"output_router_logits", true}, {"router_aux_loss_coef", 0.5}}));
     const json written = json::parse(family_of(model->shape).write_config(*model));
     EXPECT_EQ(written["output_router_logits"], true);
     EXPECT_EQ(written["router_aux_loss_coef"], 0.5);
@@ -261,38 +239,38 @@ TEST(ExpertsConfig, HasTheBalanceLossIfRouterLogitsAreOutput) {
 }
 
 TEST(ExpertsConfig, RefusesByKeyAndValueWhatItDoesNotCompute) {
-  EXPECT_THAT(refused(changed(saved_qwen3_moe(), {{"decoder_sparse_step", 2}})),
+  EXPECT_THAT(refused(with(saved_qwen3_moe(), {{"decoder_sparse_step", 2}})),
               HasSubstr("\"decoder_sparse_step\" is 2, but Sluice supports Qwen3-MoEs with"));
   for (const auto& [key, value] :
        std::vector<std::pair<const char*, json>>{{"decoder_sparse_step", 0}})
-    EXPECT_THAT(refused(changed(saved_qwen3_moe(), {{key, value}})), HasSubstr(key));
-  EXPECT_THAT(refused(changed(saved_mixtral(), {{"router_jitter_noise", "x"}})),
+    EXPECT_THAT(refused(with(saved_qwen3_moe(), {{key, value}})), HasSubstr(key));
+  EXPECT_THAT(refused(with(saved_mixtral(), {{"router_jitter_noise", "x"}})),
               HasSubstr("router_jitter_noise"));
-  EXPECT_THAT(refused(changed(saved_qwen3_moe(), {{"mlp_only_layers", {0, 2}}})),
+  EXPECT_THAT(refused(with(saved_qwen3_moe(), {{"mlp_only_layers", {0, 2}}})),
               HasSubstr("\"mlp_only_layers\" is [0,2]"));
-  EXPECT_THAT(refused(changed(saved_mixtral(), {{"router_jitter_noise", 0.1}})),
+  EXPECT_THAT(refused(with(saved_mixtral(), {{"router_jitter_noise", 0.1}})),
               HasSubstr("\"router_jitter_noise\" is 0.1, but Sluice supports Mixtrals"));
-  EXPECT_EQ(refused(changed(saved_qwen3_moe(), {{"mlp_only_layers", nullptr}})), "accepted");
-  EXPECT_EQ(refused(changed(saved_mixtral(), {{"decoder_sparse_step", 2}})), "accepted");
+  EXPECT_EQ(refused(with(saved_qwen3_moe(), {{"mlp_only_layers", nullptr}})), "accepted");
+  EXPECT_EQ(refused(with(saved_mixtral(), {{"decoder_sparse_step", 2}})), "accepted");
 }
 
 TEST(ExpertsConfig, RefusesNullWhereTransformersDoes) {
   for (const char* const key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size",
                                 "norm_topk_prob", "num_key_value_heads", "decoder_sparse_step"})
-    EXPECT_THAT(refused(changed(saved_qwen3_moe(), {{key, nullptr}})),
+    EXPECT_THAT(refused(with(saved_qwen3_moe(), {{key, nullptr}})),
                 HasSubstr("\"" + std::string(key) + "\" is null"));
-  EXPECT_THAT(refused(changed(saved_mixtral(), {{"num_local_experts", nullptr}})),
+  EXPECT_THAT(refused(with(saved_mixtral(), {{"num_local_experts", nullptr}})),
               HasSubstr("\"num_local_experts\" is null"));
-  EXPECT_EQ(refused(changed(saved_mixtral(), {{"num_experts", nullptr}})), "accepted");
-  EXPECT_THAT(refused(changed(saved_gpt_oss(), {{"head_dim", nullptr}})), HasSubstr("head_dim"));
+  EXPECT_EQ(refused(with(saved_mixtral(), {{"num_experts", nullptr}})), "accepted");
+  EXPECT_THAT(refused(with(saved_gpt_oss(), {{"head_dim", nullptr}})), HasSubstr("head_dim"));
 }
 
 TEST(ExpertsConfig, RefusesNumbersWithWhichNoModelCanBeMade) {
-  EXPECT_THAT(refused(changed(saved_qwen3_moe(), {{"num_experts_per_tok", 7}})),
+  EXPECT_THAT(refused(with(saved_qwen3_moe(), {{"num_experts_per_tok", 7}})),
               AllOf(HasSubstr("experts_per_token is 7"), HasSubstr("6 experts")));
-  EXPECT_THAT(refused(changed(saved_mixtral(), {{"num_local_experts", 5000}})),
+  EXPECT_THAT(refused(with(saved_mixtral(), {{"num_local_experts", 5000}})),
               HasSubstr("experts is 5000"));
-  EXPECT_THAT(refused(changed(saved_qwen3_moe(), {{"num_experts", 5}}), ErrorCode::kCorrupt),
+  EXPECT_THAT(refused(with(saved_qwen3_moe(), {{"num_experts", 5}}), ErrorCode::kCorrupt),
               AllOf(HasSubstr("\"num_experts\" is 5"), HasSubstr("\"num_local_experts\" is 6")));
   for (const json& wrong : std::vector<json>{{{"num_local_experts", 0}},
                                              {{"num_local_experts", "6"}},
@@ -303,13 +281,12 @@ TEST(ExpertsConfig, RefusesNumbersWithWhichNoModelCanBeMade) {
                                              {{"moe_intermediate_size", 0}},
                                              {{"moe_intermediate_size", true}},
                                              {{"norm_topk_prob", 1}}})
-    EXPECT_THAT(refused(changed(saved_qwen3_moe(), wrong), ErrorCode::kCorrupt),
+    EXPECT_THAT(refused(with(saved_qwen3_moe(), wrong), ErrorCode::kCorrupt),
                 HasSubstr(wrong.begin().key()));
   // One expert, and all of them, are models.
-  EXPECT_EQ(
-      refused(changed(saved_mixtral(), {{"num_local_experts", 1}, {"num_experts_per_tok", 1}})),
-      "accepted");
-  EXPECT_EQ(refused(changed(saved_qwen3_moe(), {{"num_experts_per_tok", 6}})), "accepted");
+  EXPECT_EQ(refused(with(saved_mixtral(), {{"num_local_experts", 1}, {"num_experts_per_tok", 1}})),
+            "accepted");
+  EXPECT_EQ(refused(with(saved_qwen3_moe(), {{"num_experts_per_tok", 6}})), "accepted");
 }
 
 TEST(ExpertsShape, DenseModelsHaveNoExperts) {

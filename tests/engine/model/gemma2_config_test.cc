@@ -2,17 +2,15 @@
 #include <gmock/gmock.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
-#include "engine/families/families.h"
+#include "tests/engine/model/config_reading.h"
 #include "tests/engine/model/specs.h"
 
 namespace sluice::engine {
 namespace {
 
-using nlohmann::json;
 using testing::HasSubstr;
 
 // The file that transformers 5.23 saves for a small model.
@@ -32,27 +30,9 @@ const json& saved() {
   return text;
 }
 
-json changed(const json& more) {
-  json config = saved();
-  config.update(more);
-  return config;
-}
+json changed(const json& more) { return with(saved(), more); }
 
-ModelShape read(const json& config) {
-  const auto model = read_hugging_face_config(config.dump());
-  EXPECT_TRUE(model.ok()) << model.error().message();
-  if (!model.ok()) return {};
-  EXPECT_TRUE(validate(model->shape).ok()) << validate(model->shape).error().message();
-  return model->shape;
-}
-
-std::string refused(const json& config, ErrorCode code = ErrorCode::kInvalidArgument) {
-  const auto model = read_hugging_face_config(config.dump());
-  const Status status = model.ok() ? validate(model->shape) : Status(model.error());
-  if (status.ok()) return "accepted";
-  EXPECT_EQ(status.error().code(), code) << config;
-  return status.error().message();
-}
+ModelShape read(const json& config) { return read_valid(config).shape; }
 
 TEST(Gemma2Config, ReadsWhatTransformersSaves) {
   const DecoderSpec spec = spec_of(read(saved()));
@@ -72,17 +52,8 @@ TEST(Gemma2Config, ReadsWhatTransformersSaves) {
 TEST(Gemma2Config, WritesWhatItReads) {
   for (const json& config :
        {saved(), changed({{"attn_logit_softcapping", nullptr}, {"final_logit_softcapping", 0.5}}),
-        changed({{"layer_types", json(3, "full_attention")}, {"tie_word_embeddings", false}})}) {
-    const auto model = read_hugging_face_config(config.dump());
-    ASSERT_TRUE(model.ok()) << model.error().message();
-    const json written = json::parse(family_of(model->shape).write_config(*model));
-    for (const auto& [key, value] : config.items()) {
-      if (key == "initializer_range" || key == "transformers_version" || key == "use_cache")
-        continue;
-      EXPECT_EQ(written.value(key, json()), value) << key;
-    }
-    EXPECT_EQ(read(written).numbers, model->shape.numbers);
-  }
+        changed({{"layer_types", json(3, "full_attention")}, {"tie_word_embeddings", false}})})
+    expect_writes_what_it_reads(config);
 }
 
 TEST(Gemma2Config, HasTheDefaultsOfTransformersClass) {

@@ -1,18 +1,16 @@
 // SmolLM3's config.json and sizes, and which of its layers have rotary positions.
 #include <gmock/gmock.h>
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "engine/families/families.h"
+#include "tests/engine/model/config_reading.h"
 #include "tests/engine/model/specs.h"
 
 namespace sluice::engine {
 namespace {
 
-using nlohmann::json;
 using testing::HasSubstr;
 
 // The file that transformers 5.23 saves for a small model.
@@ -32,11 +30,7 @@ const json& saved() {
   return text;
 }
 
-json changed(const json& more) {
-  json config = saved();
-  config.update(more);
-  return config;
-}
+json changed(const json& more) { return with(saved(), more); }
 
 json without_layers(const json& more) {
   json config = changed(more);
@@ -44,21 +38,7 @@ json without_layers(const json& more) {
   return config;
 }
 
-ModelShape read(const json& config) {
-  const auto model = read_hugging_face_config(config.dump());
-  EXPECT_TRUE(model.ok()) << model.error().message();
-  if (!model.ok()) return {};
-  EXPECT_TRUE(validate(model->shape).ok()) << validate(model->shape).error().message();
-  return model->shape;
-}
-
-std::string refused(const json& config, ErrorCode code = ErrorCode::kInvalidArgument) {
-  const auto model = read_hugging_face_config(config.dump());
-  const Status status = model.ok() ? validate(model->shape) : Status(model.error());
-  if (status.ok()) return "accepted";
-  EXPECT_EQ(status.error().code(), code) << config;
-  return status.error().message();
-}
+ModelShape read(const json& config) { return read_valid(config).shape; }
 
 // no_rope_layers of the blocks.
 std::vector<int> rotated(const DecoderSpec& spec) {
@@ -129,17 +109,8 @@ TEST(SmolLm3Config, WritesWhatItReads) {
        {saved(), changed({{"tie_word_embeddings", false}, {"mlp_bias", true}, {"head_dim", 16}}),
         changed({{"no_rope_layers", {1, 1, 1, 1, 1}}, {"no_rope_layer_interval", 6}}),
         changed({{"no_rope_layers", {0, 0, 0, 0, 0}}, {"no_rope_layer_interval", 1}}),
-        changed({{"use_sliding_window", true}, {"sliding_window", 8}, {"layer_types", sliding}})}) {
-    const auto model = read_hugging_face_config(config.dump());
-    ASSERT_TRUE(model.ok()) << model.error().message();
-    const json written = json::parse(family_of(model->shape).write_config(*model));
-    for (const auto& [key, value] : config.items()) {
-      if (key == "initializer_range" || key == "transformers_version" || key == "use_cache")
-        continue;
-      EXPECT_EQ(written.value(key, json()), value) << key;
-    }
-    EXPECT_EQ(read(written).numbers, model->shape.numbers);
-  }
+        changed({{"use_sliding_window", true}, {"sliding_window", 8}, {"layer_types", sliding}})})
+    expect_writes_what_it_reads(config);
 }
 
 TEST(SmolLm3Config, HasTheDefaultsOfTransformersClass) {
