@@ -46,8 +46,8 @@ std::uint64_t shard_place_bytes(const UnitLayout& unit, offload::ElementType typ
 
 std::uint64_t streamed_bytes(const UnitLayout& unit, offload::ElementType type,
                              const BaseForm& base, int world) {
-  return base.is_int8 ? align_up(base.gathered_bytes(unit), kPlaceAlignment)
-                      : place_bytes(unit, type, world);
+  return base.is_encoded() ? align_up(base.gathered_bytes(unit), kPlaceAlignment)
+                           : place_bytes(unit, type, world);
 }
 
 void SharedBuffers::add(std::uint64_t place_bytes, bool stays_acquired) {
@@ -87,7 +87,7 @@ SlotFootprint SlotFootprint::of(const ModelLayout& model, const CudaSlotOptions&
              .stays_acquired = model.stays_acquired(unit),
              .place_bytes = place_bytes(layout, options.type, world),
              .streamed_bytes = streamed_bytes(layout, options.type, options.base, world),
-             .is_packed = options.base.is_int8,
+             .is_packed = options.base.is_encoded(),
              .shard_bytes = shard_place_bytes(layout, options.type, world)},
             options.residency.resident(unit)      ? Stays::kAll
             : options.residency.keeps_shard(unit) ? Stays::kShard

@@ -62,7 +62,7 @@ class SharedBuffers {
   std::uint64_t other_ = 0;
 };
 
-// Buffers in which an 8-bit base is expanded to the compute type, each time a unit is acquired.
+// Buffers in which an encoded base is expanded to the compute type, each time a unit is acquired.
 struct UnpackedBuffers : SharedBuffers {
   UnpackedBuffers() = default;
   UnpackedBuffers(const ModelLayout& base, offload::ElementType type);  // of all units
@@ -83,7 +83,7 @@ class SlotFootprint {
     bool stays_acquired = false;
     std::uint64_t place_bytes = 0;
     std::uint64_t streamed_bytes = 0;
-    bool is_packed = false;         // in 8 bits: expanded in UnpackedBuffers
+    bool is_packed = false;         // encoded: expanded in UnpackedBuffers
     std::uint64_t shard_bytes = 0;  // a buffer of the shard's own
   };
   enum class Stays : std::uint8_t { kNothing, kShard, kAll };  // the parameters kept on the GPU

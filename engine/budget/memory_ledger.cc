@@ -102,7 +102,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
   }
   if (!on_gpu_ && has_frozen_)
     fixed_.host.param_slots += GatheredBuffers(spec.model.base(), base_form_).bytes();
-  if (!on_gpu_ && has_frozen_ && base_form_.is_int8)
+  if (!on_gpu_ && has_frozen_ && base_form_.is_encoded())
     fixed_.host.param_slots += UnpackedBuffers(spec.model.base(), spec.types().compute()).bytes();
   if (spec.keeps_keys_and_values()) {
     fixed_.compute.kv_cache = spec.model.kv_cache_bytes(
@@ -129,7 +129,7 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
                   .stays_acquired = passing.stays_acquired(index),
                   .place_bytes = place_bytes(base, types.compute(), world),
                   .streamed_bytes = streamed_bytes(base, types.compute(), base_form_, world),
-                  .is_packed = base_form_.is_int8,
+                  .is_packed = base_form_.is_encoded(),
                   .shard_bytes = shard_place_bytes(base, types.compute(), world)},
          .elements = own_elements,
          .mapping_bytes = offload::param_mapping_bytes(host_bytes),

@@ -306,8 +306,8 @@ ParamPlan plan_base_params(const RunSpec& spec, std::span<const offload::UnitPla
                            int prefetch_units, std::vector<int> nvme_weights) {
   const BaseForm form = BaseForm::of(spec);
   return plan_units(spec, base_units(spec, places),
-                    form.is_int8 ? 1 : offload::param_bytes_per_element(form.form), prefetch_units,
-                    std::move(nvme_weights));
+                    form.is_encoded() ? 1 : offload::param_bytes_per_element(form.form),
+                    prefetch_units, std::move(nvme_weights));
 }
 
 }  // namespace sluice::engine

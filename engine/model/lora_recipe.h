@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "offload/params/codec_tables.h"
+
 namespace sluice::engine {
 
 inline constexpr std::int64_t kMostAdapterRank = 1 << 12;
@@ -21,9 +23,11 @@ inline constexpr std::string_view kExpertsTarget = "experts";
 struct LoraRecipe {
   std::int64_t rank = 0;  // 0: no adapters; the model itself is trained
   double alpha = 0;
-  bool rank_stabilised = false;      // Kalajdzievski, "A Rank Stabilization Scaling Factor", 2023
-  double dropout = 0;                // on the input of an adapter, in training
-  std::int64_t base_bits = 16;       // the frozen matrices: 16, or 8 (Int8Blocks)
+  bool rank_stabilised = false;  // Kalajdzievski, "A Rank Stabilization Scaling Factor", 2023
+  double dropout = 0;            // on the input of an adapter, in training
+  // The frozen matrices: 16, or 8 or 4 (BlockCodec), where the scales of 4 may have 8 bits.
+  std::int64_t base_bits = 16;
+  bool double_quant = false;
   std::vector<std::string> targets;  // from ModelFamily::adapter_targets(), in that order
 
   bool exists() const { return rank > 0; }
@@ -33,6 +37,16 @@ struct LoraRecipe {
   double scale() const {
     const auto r = static_cast<double>(rank);
     return alpha / (rank_stabilised ? std::sqrt(r) : r);
+  }
+  // kNone also for bits that no codec has (has_base_codec()).
+  offload::BlockCodec base_codec() const {
+    for (const offload::CodecRow& row : offload::kCodecs)
+      if (static_cast<std::int64_t>(row.bits) == base_bits && (row.group > 0) == double_quant)
+        return row.codec;
+    return offload::BlockCodec::kNone;
+  }
+  bool has_base_codec() const {
+    return base_bits == 16 ? !double_quant : base_codec() != offload::BlockCodec::kNone;
   }
   bool operator==(const LoraRecipe&) const = default;
 };

@@ -35,9 +35,12 @@ struct ParameterSpec {
   // Its gradient is one product per micro-batch, which the first micro-batch's backward can write
   // instead of adding to it (PassContext::overwrites).
   bool gradient_is_product = false;
-  // Not rounded to 8 bits in a frozen base: a router's rounding would choose other experts. Follows
+  // Not encoded in a frozen base: a router's rounding would choose other experts. Follows
   // the matrices that are.
   bool keeps_precision = false;
+  // Belongs to an embedding or a head, which have at least 8 bits in a frozen base. bitsandbytes
+  // leaves both as they are.
+  bool is_of_vocabulary = false;
 
   std::vector<std::int64_t> slot_shape() const;
 };

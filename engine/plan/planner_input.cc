@@ -230,11 +230,11 @@ class Input {
     input_.units.push_back(std::move(cost));
   }
 
-  // Expanding an 8-bit base: it is read, and written in the compute type.
+  // Expanding an encoded base: it is read, and written in the compute type.
   double unpack_s(const UnitLayout& frozen) const {
     const double rate =
         question_.on_gpu ? input_.speeds.gpu_copy_bytes_per_s : input_.speeds.host_copy_bytes_per_s;
-    if (!base_form_.is_int8 || rate <= 0) return 0;
+    if (!base_form_.is_encoded() || rate <= 0) return 0;
     return static_cast<double>(base_form_.bytes(frozen) + base_form_.unpacked_bytes(frozen)) / rate;
   }
 

@@ -60,11 +60,17 @@ class BaseParameters {
  private:
   BaseParameters(const MemoryPlan& plan, const ModelLayout& model, aio::Executor* executor);
   struct Load;
+  struct Tile;
+  class HostPart;
+  using TileWork = std::function<Status(const Tile& tile, std::span<const float> values)>;
   Status load_unit(int unit, Load& load);
-  bool put(const UnitLayout& unit, std::uint64_t first, std::span<const float> values,
-           std::span<std::byte> to) const;
-  bool put_computed(const UnitLayout& unit, std::uint64_t first, std::span<const float> values,
-                    std::byte* to) const;
+  Status visit_tiles(const UnitLayout& unit, const ParameterSpec& parameter, Load& load,
+                     const TileWork& visit) const;
+  Result<float> scale_offset(const UnitLayout& unit, const ParameterSpec& parameter,
+                             Load& load) const;
+  bool put(const Tile& tile, std::span<std::byte> to) const;
+  bool put_encoded(const Tile& tile, const offload::EncodedUnit& unit, const HostPart& part) const;
+  bool put_computed(const Tile& tile, std::byte* to) const;
   using PieceWork = std::function<bool(std::uint64_t begin, std::uint64_t end)>;
   bool in_pieces(std::uint64_t elements, const PieceWork& work) const;
 

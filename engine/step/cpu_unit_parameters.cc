@@ -12,22 +12,22 @@
 namespace sluice::engine {
 namespace {
 
-constexpr std::int64_t kBlocksPerTask = 512;
+constexpr std::int64_t kChunksPerTask = 4;
 
 at::Tensor zeroed(std::uint64_t bytes) {
   return at::zeros({static_cast<std::int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte));
 }
 
-// Dequantizes blocks [first, end) of the unit.
-void unpack_blocks(offload::ParamForm form, const offload::Int8Blocks& blocks,
-                   const std::byte* from, std::byte* to, std::uint64_t first, std::uint64_t end) {
-  constexpr std::uint64_t kBlock = offload::kInt8Block;
-  const auto* const quantised = reinterpret_cast<const std::int8_t*>(from);
-  const auto* const scales = reinterpret_cast<const float*>(from + blocks.scales_offset());
-  std::array<float, kBlock> values;
-  for (std::uint64_t block = first; block < end; ++block) {
-    offload::dequantise_int8(quantised + block * kBlock, scales + block, values);
-    offload::pack_parameters(form, values, to + block * kBlock * blocks.plain_bytes);
+// Expands chunks [first, end) of a run to `to`, where the run's first value is.
+void expand_chunks(const BaseForm& form, const offload::EncodedRun& run,
+                   const offload::EncodedIn& from, std::byte* to, std::uint64_t first,
+                   std::uint64_t end) {
+  const std::uint64_t width = offload::element_bytes(offload::compute_type(form.form));
+  std::array<float, kParameterAlignment> values;  // whole blocks of every codec
+  const std::uint64_t until = std::min(end * offload::kCodecChunk, run.elements);
+  for (std::uint64_t at = first * offload::kCodecChunk; at < until; at += values.size()) {
+    offload::decode(form.codec, from, at / form.row().block, values);
+    offload::pack_parameters(form.form, values, to + at * width);
   }
 }
 
@@ -47,7 +47,7 @@ CpuUnitParameters::CpuUnitParameters(const ModelLayout& model, const BaseForm& f
   }
   const GatheredBuffers shards(model, form);
   gathered_ = {zeroed(shards.lender_bytes()), zeroed(shards.other_bytes())};
-  if (!form.is_int8) return;
+  if (!form.is_encoded()) return;
   const UnpackedBuffers buffers(model, type);
   unpacked_ = {zeroed(buffers.lender_bytes()), zeroed(buffers.other_bytes())};
 }
@@ -58,16 +58,21 @@ Status CpuUnitParameters::prefetch(int unit) {
 }
 
 void* CpuUnitParameters::made_of(int unit, std::span<const std::byte> bytes) {
-  const offload::Int8Blocks blocks = form_.blocks(model_.layout(unit));
+  const UnitLayout& layout = model_.layout(unit);
+  const offload::EncodedUnit encoded = form_.encoded(layout);
   std::byte* const to = buffer_of(unit, unpacked_);
-  at::parallel_for(0, static_cast<std::int64_t>(blocks.elements / offload::kInt8Block),
-                   kBlocksPerTask, [&](std::int64_t first, std::int64_t end) {
-                     unpack_blocks(form_.form, blocks, bytes.data(), to,
-                                   static_cast<std::uint64_t>(first),
-                                   static_cast<std::uint64_t>(end));
-                   });
-  const auto plain = bytes.subspan(blocks.plain_offset(), blocks.plain * blocks.plain_bytes);
-  std::copy(plain.begin(), plain.end(), to + blocks.elements * blocks.plain_bytes);
+  form_.for_each_run(layout, [&](const offload::EncodedRun& run) {
+    const auto from = offload::EncodedIn::of(encoded, run, bytes.data());
+    const std::uint64_t chunks = (run.elements + offload::kCodecChunk - 1) / offload::kCodecChunk;
+    at::parallel_for(0, static_cast<std::int64_t>(chunks), kChunksPerTask,
+                     [&](std::int64_t first, std::int64_t end) {
+                       expand_chunks(form_, run, from, to + run.first * encoded.plain_bytes,
+                                     static_cast<std::uint64_t>(first),
+                                     static_cast<std::uint64_t>(end));
+                     });
+  });
+  const auto plain = bytes.subspan(encoded.plain_offset(), encoded.plain * encoded.plain_bytes);
+  std::copy(plain.begin(), plain.end(), to + encoded.elements * encoded.plain_bytes);
   return to;
 }
 
@@ -96,7 +101,7 @@ Result<const UnitViews*> CpuUnitParameters::acquire(int unit) {
   SLUICE_ASSIGN_OR_RETURN(slot.lease,
                           params_.acquire(unit, offload::ParamOffloader::Access::kRead));
   SLUICE_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, gathered(unit, slot.lease.bytes()));
-  const bool is_packed = form_.is_int8 && !bytes.empty();
+  const bool is_packed = form_.is_encoded() && !bytes.empty();
   void* const numbers = is_packed ? made_of(unit, bytes) : bytes.data();
   slot.storage->acquire(numbers);
   if (numbers != slot.lease.bytes().data()) slot.lease.release();  // they are in a buffer

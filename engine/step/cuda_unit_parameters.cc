@@ -14,8 +14,8 @@
 #include "engine/model/torch_types.h"
 #include "engine/step/cuda_rank_link.h"
 #include "engine/step/cuda_step.h"
-#include "offload/params/int8_blocks.h"
-#include "offload/params/int8_blocks_cuda.h"
+#include "offload/params/block_codec.h"
+#include "offload/params/block_codec_cuda.h"
 
 namespace sluice::engine {
 namespace {
@@ -213,13 +213,13 @@ class CudaUnitParameters final : public UnitParameters {
 
   // ---- shards
 
-  // The width of the values in slots: parameters, or bytes of a base in 8 bits.
+  // The width of the values in slots: parameters, or bytes of an encoded base.
   std::uint64_t width() const {
-    return options_.base.is_int8 ? 1 : offload::element_bytes(options_.type);
+    return options_.base.is_encoded() ? 1 : offload::element_bytes(options_.type);
   }
   std::uint64_t elements_of(int unit) const {
     const UnitLayout& layout = model_.layout(unit);
-    return options_.base.is_int8 ? options_.base.host_elements(layout) : layout.elements;
+    return options_.base.is_encoded() ? options_.base.host_elements(layout) : layout.elements;
   }
   std::uint64_t shard_elements(int unit) const {
     return offload::shard_of(elements_of(unit), options_.ranks).elements;
@@ -315,8 +315,10 @@ class CudaUnitParameters final : public UnitParameters {
     return std::move(copied).error().with_context("parameters of " + model_.layout(unit).name);
   }
 
-  // Whether the slot holds a unit of a base in its 8-bit form.
-  bool is_packed(const Slot& slot) const { return options_.base.is_int8 && slot.owner == kNobody; }
+  // Whether the slot holds a unit of a base in its encoded form.
+  bool is_packed(const Slot& slot) const {
+    return options_.base.is_encoded() && slot.owner == kNobody;
+  }
 
   Status copy_packed_to(Slot& slot, int unit, std::span<const std::byte> from) {
     const std::string& name = model_.layout(unit).name;
@@ -336,22 +338,29 @@ class CudaUnitParameters final : public UnitParameters {
   // multiprocessors from a product until its last tiles wait for them. The slot is free afterwards.
   Result<void*> unpack(int unit, Slot& slot) {
     const UnitLayout& layout = model_.layout(unit);
-    const offload::Int8Blocks blocks = options_.base.blocks(layout);
+    const offload::EncodedUnit encoded = options_.base.encoded(layout);
     const c10::cuda::CUDAStream compute = c10::cuda::getCurrentCUDAStream();
     const auto* const packed = static_cast<const std::byte*>(slot.memory);
     at::Tensor& place = model_.stays_acquired(unit) ? unpacked_lender_ : unpacked_;
     auto* const out = static_cast<std::byte*>(place.data_ptr());
-    SLUICE_RETURN_IF_ERROR(offload::dequantise_int8_cuda(
-        {.quantised = reinterpret_cast<const std::int8_t*>(packed),
-         .scales = reinterpret_cast<const float*>(packed + blocks.scales_offset()),
-         .elements = blocks.elements,
-         .form = options_.base.form,
-         .out = out},
-        compute.stream()));
-    if (blocks.plain > 0) {
+    Status expanded;
+    options_.base.for_each_run(layout, [&](const offload::EncodedRun& run) {
+      const auto from = offload::EncodedIn::of(encoded, run, packed);
+      if (!expanded.ok()) return;
+      expanded = offload::decode_cuda({.codec = encoded.codec,
+                                       .codes = from.codes,
+                                       .scales = from.scales,
+                                       .groups = from.groups,
+                                       .elements = run.elements,
+                                       .form = options_.base.form,
+                                       .out = out + run.first * encoded.plain_bytes},
+                                      compute.stream());
+    });
+    SLUICE_RETURN_IF_ERROR(expanded);
+    if (encoded.plain > 0) {
       const cudaError_t copied = cudaMemcpyAsync(
-          out + blocks.elements * blocks.plain_bytes, packed + blocks.plain_offset(),
-          blocks.plain * blocks.plain_bytes, cudaMemcpyDeviceToDevice, compute.stream());
+          out + encoded.elements * encoded.plain_bytes, packed + encoded.plain_offset(),
+          encoded.plain * encoded.plain_bytes, cudaMemcpyDeviceToDevice, compute.stream());
       if (copied != cudaSuccess) {
         return Error(ErrorCode::kInternal, "copying the parameters of " + layout.name +
                                                " on the GPU failed: " + cudaGetErrorString(copied));
@@ -407,7 +416,7 @@ class CudaUnitParameters final : public UnitParameters {
   at::Tensor resident_;             // places of resident units, consecutive
   at::Tensor shards_;               // places of shards, consecutive
   std::vector<at::Tensor> shared_;  // one per slot
-  at::Tensor unpacked_lender_;      // UnpackedBuffers of a base in 8 bits; else empty
+  at::Tensor unpacked_lender_;      // UnpackedBuffers of an encoded base; else empty
   at::Tensor unpacked_;
   std::vector<Unit> units_;
   std::vector<std::unique_ptr<Slot>> slots_;

@@ -100,10 +100,10 @@ void expect_on_host(offload::ParamOffloader& params, std::span<const int> order)
 // With several ranks each has shards, which acquire() gathers: it is then collective, in the same
 // order on all ranks.
 //
-// Memory:  UnpackedBuffers for a base in 8 bits, GatheredBuffers with several ranks; else none.
+// Memory:  UnpackedBuffers for an encoded base, GatheredBuffers with several ranks; else none.
 class CpuUnitParameters final : public UnitParameters {
  public:
-  // All but `form` must outlive it. `form`: is_int8 only for a base; is_sharded() unless each rank
+  // All but `form` must outlive it. `form`: encoded only for a base; is_sharded() unless each rank
   // has whole units. `link` connects its ranks.
   CpuUnitParameters(const ModelLayout& model, const BaseForm& form, offload::ParamOffloader& params,
                     Communicator& link = single_process());
@@ -134,7 +134,7 @@ class CpuUnitParameters final : public UnitParameters {
   Communicator& link_;
   std::vector<Slot> slots_;  // by unit
   Buffers gathered_;         // gathered shards: GatheredBuffers
-  Buffers unpacked_;         // a base in 8 bits, dequantized: UnpackedBuffers
+  Buffers unpacked_;         // an encoded base, expanded: UnpackedBuffers
 };
 
 }  // namespace sluice::engine

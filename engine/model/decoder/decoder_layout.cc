@@ -22,6 +22,12 @@ ParameterSpec matrix(std::string name, std::int64_t rows, std::int64_t columns, 
   return {.name = std::move(name), .shape = {rows, columns}, .group = kDecayed, .initial_std = std};
 }
 
+ParameterSpec of_vocabulary(std::string name, std::int64_t rows, std::int64_t columns) {
+  ParameterSpec made = matrix(std::move(name), rows, columns, kInitialStd);
+  made.is_of_vocabulary = true;
+  return made;
+}
+
 ParameterSpec vector(std::string name, std::int64_t elements, float value) {
   return {.name = std::move(name),
           .shape = {elements},
@@ -361,8 +367,8 @@ UnitLayout embedding_layout(const DecoderSpec& spec, std::int64_t padded_vocab) 
   const auto name = [](std::string_view of) { return std::string(of) + ".weight"; };
   UnitLayout layout{.name = "embedding"};
   if (spec.positions > 0)
-    layout.add(matrix(name(spec.position_embedding), spec.positions, hidden, kInitialStd));
-  layout.add(matrix(name(spec.token_embedding), spec.vocab, hidden, kInitialStd));
+    layout.add(of_vocabulary(name(spec.position_embedding), spec.positions, hidden));
+  layout.add(of_vocabulary(name(spec.token_embedding), spec.vocab, hidden));
   // A lookup needs no padding, but a product does.
   if (spec.tied && padded_vocab != 0) layout.pad_last(padded_vocab);
   return layout;
@@ -374,7 +380,7 @@ UnitLayout block_layout(const BlockSpec& block, std::int64_t layer) {
 
 UnitLayout head_layout(const DecoderSpec& spec) {
   UnitLayout layout{.name = "head"};
-  if (!spec.tied) layout.add(matrix("lm_head.weight", spec.vocab, spec.block.hidden, kInitialStd));
+  if (!spec.tied) layout.add(of_vocabulary("lm_head.weight", spec.vocab, spec.block.hidden));
   Parameters made(std::move(layout), "");
   made.norm(spec.final_norm, spec.block.hidden, spec.block.norm);
   return made.take();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/budget/base_form.h"
 #include "engine/plan/report/plan_words.h"
 #include "offload/planner/zero_estimates.h"
 
@@ -176,8 +175,8 @@ std::string active_text(const RunPlan& plan) {
 
 std::string adapters_text(const config::Config& config, const RunPlan& plan) {
   if (!plan.trains_adapters) return "";
-  const bool in_8_bits = config.lora.base_bits == BaseForm::kInt8Bits;
-  return std::string(in_8_bits ? "stored in 8 bits, " : "") + "and " +
+  const std::int64_t bits = config.lora.base_bits;
+  return (bits < 16 ? "stored in " + std::to_string(bits) + " bits, " : std::string()) + "and " +
          compact(static_cast<double>(plan.trained)) + " of adapters, ";
 }
 

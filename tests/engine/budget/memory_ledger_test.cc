@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <random>
+#include <vector>
 
 #include "engine/budget/configured_model.h"
 #include "engine/budget/cpu_sink_plan.h"
@@ -127,13 +129,14 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
                   spill.units.size() * unit_bytes);
   }
 
-  // For several ranks that gather trained parameters, and for a base in 8 bits.
+  // For several ranks that gather trained parameters, and for an encoded base.
   void expect_slots_of_the_host(const MemoryPlan& plan, const MemoryAmounts& amounts) const {
     const offload::ElementType type = plan.types.compute();
     std::uint64_t slots = 0;
     if (plan.ranks.world > 1) slots += GatheredBuffers(model_, type, plan.ranks.world).bytes();
     if (plan.base) slots += GatheredBuffers(model_.base(), plan.base->form).bytes();
-    if (plan.base && plan.base->form.is_int8) slots += UnpackedBuffers(model_.base(), type).bytes();
+    if (plan.base && plan.base->form.is_encoded())
+      slots += UnpackedBuffers(model_.base(), type).bytes();
     EXPECT_EQ(amounts.host.param_slots, slots);
   }
 
@@ -191,8 +194,57 @@ std::vector<std::string> devices(const std::string& params, const std::string& o
 const std::vector<std::string> kLlama = {"model.preset=qwen2.5-1.5b"};
 const std::vector<std::string> kUntied = {"model.preset=qwen2.5-7b"};
 const std::vector<std::string> kInt8 = {"recipe.lora.base_bits=8"};
+const std::vector<std::string> kNf4 = {"recipe.lora.base_bits=4"};
+const std::vector<std::string> kNf4Double = {"recipe.lora.base_bits=4",
+                                             "recipe.lora.double_quant=true"};
 const std::vector<std::string> kAdapters = {"model.preset=qwen3-8b", "recipe.lora.rank=16"};
 const std::vector<std::string> kGradientsOnNvme = {"placement.gradients_to_nvme=on"};
+
+// What bitsandbytes takes for the matrices: 4.5 bits for a number, or 4.127 and two scales for each
+// group.
+TEST(BaseForm, TakesTheBytesOfItsCodec) {
+  const ModelLayout model = configured_layout(planned_config(kAdapters), /*on_gpu=*/true);
+  const UnitLayout& block = model.base().layout(1);
+  const std::uint64_t matrices = block.elements_of_group(kDecayed);
+  const std::uint64_t vectors = 2 * (block.elements - matrices);
+  const auto bytes = [&](offload::BlockCodec codec) {
+    return BaseForm{.codec = codec}.bytes(block) - vectors;
+  };
+  EXPECT_EQ(bytes(offload::BlockCodec::kInt8), matrices + matrices / 128 * 4);
+  EXPECT_EQ(bytes(offload::BlockCodec::kNf4), matrices / 2 + matrices / 64 * 4);
+  EXPECT_EQ(bytes(offload::BlockCodec::kNf4Double),
+            matrices / 2 + matrices / 64 + matrices / 16384 * 8);
+  const UnitLayout& head = model.base().layout(model.head());
+  EXPECT_EQ(BaseForm{.codec = offload::BlockCodec::kNf4}.bytes(head), 2 * head.elements);
+  EXPECT_LT(BaseForm{.codec = offload::BlockCodec::kInt8}.bytes(head), 11 * head.elements / 10);
+}
+
+// Groups begin with parameters, and continue where a parameter ends with a group.
+TEST(BaseForm, HasARunOfGroupsForEachParameterThatBeginsOne) {
+  UnitLayout unit;
+  unit.add({.name = "a", .shape = {100, 300}});  // a group of 16384 and a short one
+  unit.add({.name = "b", .shape = {2, 16384}});  // two whole groups
+  unit.add({.name = "c", .shape = {3}});         // continues
+  unit.add({.name = "d", .shape = {1, 16384}});  // its first scale begins a group again
+  unit.add({.name = "router", .shape = {3, 128}, .keeps_precision = true});
+  unit.add({.name = "norm", .shape = {128}, .group = kUndecayed});
+  const BaseForm form{.codec = offload::BlockCodec::kNf4Double};
+  std::vector<std::array<std::uint64_t, 3>> runs;
+  form.for_each_run(unit, [&](const offload::EncodedRun& run) {
+    runs.push_back({run.first, run.elements, run.first_group});
+  });
+  using Runs = std::vector<std::array<std::uint64_t, 3>>;
+  EXPECT_EQ(runs, (Runs{{0, 30080, 0}, {30080, 32768 + 128, 2}, {62976, 16384, 5}}));
+  EXPECT_EQ(form.encoded(unit).groups, 6U);
+  EXPECT_EQ(form.encoded(unit).elements, 62976U + 16384);
+  EXPECT_EQ(form.encoded(unit).plain, 512U);
+  const offload::EncodedRun rest = form.run_from(unit, 30080 + 32768);
+  EXPECT_EQ(rest.first_group, 4U);
+  EXPECT_EQ(rest.elements, 128U);
+  const BaseForm int8{.codec = offload::BlockCodec::kInt8};
+  EXPECT_EQ(int8.encoded(unit).groups, 0U);
+  EXPECT_EQ(int8.run_from(unit, 30080).elements, 62976U + 16384 - 30080);
+}
 
 // The memory for a vocabulary of 152,064 rows that the host updates completely.
 TEST(GpuPlan, NoStageIsSizedByAVocabularyAndItsEndsTakeTurns) {
@@ -227,7 +279,9 @@ INSTANTIATE_TEST_SUITE_P(
              kAdapters +
                  std::vector<std::string>{"zero_optimization.offload_param.device=none",
                                           "zero_optimization.offload_optimizer.device=none"}},
-        Case{"adapters_int8", kAdapters + kInt8},
+        Case{"adapters_int8", kAdapters + kInt8}, Case{"adapters_nf4", kAdapters + kNf4},
+        Case{"adapters_nf4_double_host",
+             kAdapters + kNf4Double + std::vector<std::string>{"run.device=cpu"}, false},
         Case{"adapters_int8_nvme",
              kAdapters + kInt8 +
                  std::vector<std::string>{"zero_optimization.offload_param.device=nvme"}},
@@ -314,8 +368,8 @@ INSTANTIATE_TEST_SUITE_P(
                                                   "gradient_accumulation_steps=4"},
              false,
              {.rank = 1, .world = 4}},
-        Case{"adapters_int8_nvme_of_two_hosts",
-             kAdapters + kInt8 +
+        Case{"adapters_nf4_double_nvme_of_two_hosts",
+             kAdapters + kNf4Double +
                  std::vector<std::string>{"run.device=cpu", "run.lanes=2",
                                           "gradient_accumulation_steps=2",
                                           "zero_optimization.offload_param.device=nvme"},
