@@ -24,8 +24,8 @@ constexpr const char* kFormat = "sluice-checkpoint";
 constexpr std::int64_t kVersion = 9;          // before 9, a version stood for the set of keys
 constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that name no family
 // Features that a reader must support to read a checkpoint correctly.
-constexpr std::array<std::string_view, 6> kFeatures = {"adapters", "client", "evaluations",
-                                                       "moments",  "parts",  "store"};
+constexpr std::array<std::string_view, 7> kFeatures = {
+    "adapters", "client", "evaluations", "moments", "nf4", "parts", "store"};
 constexpr std::int64_t kMaxWorldSize = 1 << 20;
 constexpr std::uint64_t kHashDomain = 0x736c7563'636b7074;  // a store's id has no such place
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
@@ -62,12 +62,17 @@ json to_json(const StoredEvaluations& evaluations) {
           {"without_improvement", evaluations.without_improvement}};
 }
 
+bool has_nf4(const std::optional<StoredAdapters>& adapters) {
+  return adapters && adapters->base_bits == 4;
+}
+
 // The features of kFeatures that the manifest uses.
 json features_of(const CheckpointManifest& manifest) {
   const std::array<bool, kFeatures.size()> has = {manifest.state.run.adapters.has_value(),
                                                   !manifest.state.client.empty(),
                                                   manifest.state.evaluations.has_value(),
                                                   manifest.moments != DType::kF32,
+                                                  has_nf4(manifest.state.run.adapters),
                                                   manifest.in_parts(),
                                                   manifest.records.has_value()};
   json names = json::array();
@@ -98,6 +103,7 @@ json to_json(const StoredRun& run) {
                         {"targets", run.adapters->targets},
                         {"base", run.adapters->base},
                         {"base_sample", run.adapters->base_sample}};
+    if (has_nf4(run.adapters)) text["adapters"]["double_quant"] = run.adapters->double_quant;
   }
   return text;
 }
@@ -151,6 +157,7 @@ std::optional<StoredAdapters> adapters_from_json(const json& run) {
                         .rank_stabilised = found->at("rank_stabilised").get<bool>(),
                         .dropout = found->value("dropout", 0.0),
                         .base_bits = found->value("base_bits", StoredAdapters{}.base_bits),
+                        .double_quant = found->value("double_quant", false),
                         .targets = found->at("targets").get<std::vector<std::string>>(),
                         .base = found->at("base").get<std::string>(),
                         .base_sample = found->value("base_sample", std::string())};

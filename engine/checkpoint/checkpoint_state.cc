@@ -53,6 +53,9 @@ void compare_adapters(const StoredRun& stored, const StoredRun& now, Differences
   if (!stored.imported() && was.base_bits != is.base_bits)
     differences.add("recipe.lora.base_bits", std::to_string(was.base_bits),
                     std::to_string(is.base_bits));
+  if (!stored.imported() && was.double_quant != is.double_quant)
+    differences.add("recipe.lora.double_quant", was.double_quant ? "true" : "false",
+                    is.double_quant ? "true" : "false");
   if (!stored.imported() && was.dropout != is.dropout)
     differences.add("recipe.lora.dropout", significant(was.dropout, kAllDigits),
                     significant(is.dropout, kAllDigits));

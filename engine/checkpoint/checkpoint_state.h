@@ -48,6 +48,7 @@ struct StoredAdapters {
   bool rank_stabilised = false;
   double dropout = 0;
   std::int64_t base_bits = 16;
+  bool double_quant = false;
   std::vector<std::string> targets;
   std::string base;
   std::string base_sample;

@@ -152,6 +152,7 @@ struct Lora {
   bool rank_stabilised = false;
   double dropout = 0;
   std::int64_t base_bits = 16;
+  bool double_quant = false;
   std::vector<std::string> targets;  // resolved: in the family's order
   std::string adapter;               // PEFT folder of the initial adapters; empty: none
 

@@ -113,10 +113,16 @@ constexpr Key kLoraRows[] = {
     {.path = "recipe.lora.base_bits",
      .field = SLUICE_FIELD(lora.base_bits),
      .default_json = "16",
-     .range = {.minimum = 8, .maximum = 16},
+     .range = {.minimum = 4, .maximum = 16},
      .meaning = "8 stores the frozen matrices in 8 bits with a scale for every 128 numbers: half "
-                "the memory and traffic, at the cost of rounding error; 16 stores them in the type "
-                "of the computation"},
+                "the memory and traffic, at the cost of rounding error; 4 stores those of "
+                "blocks in NF4 with a scale for every 64 (bitsandbytes' load_in_4bit with "
+                "bnb_4bit_quant_type nf4); 16 stores them in the type of the computation"},
+    {.path = "recipe.lora.double_quant",
+     .field = SLUICE_FIELD(lora.double_quant),
+     .default_json = "false",
+     .meaning = "with base_bits 4: the scales are stored in 8 bits, 4.127 bits for a weight "
+                "instead of 4.5 (bitsandbytes' bnb_4bit_use_double_quant)"},
     {.path = "recipe.lora.targets",
      .field = SLUICE_FIELD(lora.targets),
      .default_json = "\"auto\"",

@@ -127,9 +127,12 @@ void derive_lora(Derivation& derivation) {
     derivation.reject(
         "recipe.lora.dropout is given, but adapters of experts have none, as in PEFT: set it to 0, "
         "or leave \"experts\" out of recipe.lora.targets");
-  if (lora.base_bits != 8 && lora.base_bits != 16)
+  if (engine::LoraRecipe bits = {.base_bits = lora.base_bits}; !bits.has_base_codec())
     derivation.reject("recipe.lora.base_bits is " + std::to_string(lora.base_bits) +
-                      ": it must be 16 or 8");
+                      ": it must be 16, 8 or 4");
+  else if (!lora.recipe().has_base_codec())
+    derivation.reject("recipe.lora.double_quant is true, and recipe.lora.base_bits is " +
+                      std::to_string(lora.base_bits) + ": set base_bits to 4");
   if (derivation.config.model.init_from.empty())
     derivation.note(kRank, "the base model has random weights: name one with model.path");
 }
@@ -144,6 +147,7 @@ engine::LoraRecipe Lora::recipe() const {
           .rank_stabilised = rank_stabilised,
           .dropout = dropout,
           .base_bits = base_bits,
+          .double_quant = double_quant,
           .targets = targets};
 }
 

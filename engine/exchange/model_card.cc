@@ -122,7 +122,10 @@ std::string recipe_text(const LoraRecipe& lora) {
   for (std::size_t i = 0; i < lora.targets.size(); ++i)
     text += (i == 0 ? ", beside " : ", ") + lora.targets[i];
   if (lora.base_bits != 16)
-    text += ", which had " + std::to_string(lora.base_bits) + " bits in training";
+    text +=
+        ", which had " + std::to_string(lora.base_bits) + " bits" +
+        (lora.base_bits == 4 ? lora.double_quant ? " (NF4, double quantisation)" : " (NF4)" : "") +
+        " in training";
   return text;
 }
 

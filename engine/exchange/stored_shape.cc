@@ -73,6 +73,7 @@ Result<LoraRecipe> stored_recipe(const StoredRun& run, const ModelShape& shape) 
                              .rank_stabilised = run.adapters->rank_stabilised,
                              .dropout = run.adapters->dropout,
                              .base_bits = run.adapters->base_bits,
+                             .double_quant = run.adapters->double_quant,
                              .targets = run.adapters->targets};
   const Status valid = validate(recipe, shape);
   if (!valid.ok()) return Error(ErrorCode::kCorrupt, valid.error().message());
@@ -86,6 +87,7 @@ StoredAdapters stored_adapters(const LoraRecipe& recipe) {
           .rank_stabilised = recipe.rank_stabilised,
           .dropout = recipe.dropout,
           .base_bits = recipe.base_bits,
+          .double_quant = recipe.double_quant,
           .targets = recipe.targets};
 }
 

@@ -163,9 +163,10 @@ Status validate(const LoraRecipe& lora, const ModelShape& shape) {
   if (!(lora.alpha > 0) || !std::isfinite(static_cast<float>(lora.alpha)))
     return cannot_build("the alpha of its adapters is " + number_text(lora.alpha) +
                         "; it must be above 0 and representable in fp32");
-  if (lora.base_bits != 8 && lora.base_bits != 16)
-    return cannot_build("the base of its adapters has " + std::to_string(lora.base_bits) +
-                        " bits; it must have 16 or 8");
+  if (!lora.has_base_codec())
+    return cannot_build("the base of its adapters has " + std::to_string(lora.base_bits) + " bits" +
+                        (lora.double_quant ? " with double quantisation" : "") +
+                        "; it must have 16, 8 or 4, which alone may have double quantisation");
   if (lora.adapts_experts() && lora.dropout > 0)
     return cannot_build("adapters of experts have no dropout, and it is " +
                         number_text(lora.dropout));

@@ -140,11 +140,13 @@ def draw_adapters(draw, model):
     some = draw.sample(targets, draw.randint(1, len(targets)))
     adapters = {"recipe.lora.rank": draw.choice((2, 4)),
                 "recipe.lora.dropout": draw.choice((0, 0.2)),
-                "recipe.lora.base_bits": draw.choice((16, 8)),
+                "recipe.lora.base_bits": draw.choice((16, 8, 4)),
                 "recipe.lora.targets": draw.choice((["all-linear"], some)),
                 "recipe.lora.rank_stabilised": draw.random() < 0.3}
     if "experts" in adapters["recipe.lora.targets"]:
         adapters["recipe.lora.dropout"] = 0
+    if adapters["recipe.lora.base_bits"] == 4:
+        adapters["recipe.lora.double_quant"] = draw.random() < 0.5
     return adapters
 
 

@@ -54,6 +54,46 @@ RECIPES_OF_EXPERTS = {
 ALL_RECIPES = {**RECIPES, **RECIPES_OF_EXPERTS}
 
 
+def rounded_to_int8(matrix, block=128):
+    flat = matrix.flatten()
+    blocks = torch.nn.functional.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    scale = blocks.abs().amax(1, keepdim=True) / 127
+    return (torch.round(blocks / scale) * scale).flatten()[:len(flat)].view_as(matrix)
+
+
+NF4 = (-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+       -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+       0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+       0.7229568362236023, 1.0)
+
+
+def dynamic_codes():
+    """bitsandbytes' create_dynamic_map()."""
+    codes = [torch.zeros(1), torch.ones(1)]
+    for decade in range(7):
+        boundaries = torch.linspace(0.1, 1, 2 ** decade + 1)
+        means = 10.0 ** (decade - 6) * (boundaries[:-1] + boundaries[1:]) / 2
+        codes += [means, -means]
+    return torch.cat(codes).sort().values
+
+
+def rounded_to_nf4(matrix, twice=False, block=64, group=256):
+    """bitsandbytes' quantize_4bit() and dequantize_4bit(), with compress_statistics if `twice`."""
+    flat = matrix.flatten()
+    blocks = torch.nn.functional.pad(flat, (0, -len(flat) % block)).view(-1, block)
+    absmax = blocks.abs().amax(1, keepdim=True)
+    codes = torch.tensor(NF4)
+    found = torch.bucketize(blocks * (1 / absmax), (codes[:-1] + codes[1:]) / 2)
+    if twice:
+        dynamic = dynamic_codes()
+        offset = absmax.mean()
+        rest = [part - offset for part in absmax.flatten().split(group)]
+        nearest = [(part[:, None] / part.abs().max() - dynamic).abs().argmin(1) for part in rest]
+        absmax = torch.cat([dynamic[code] * part.abs().max() + offset
+                            for code, part in zip(nearest, rest)])[:, None]
+    return (codes[found] * absmax).flatten()[:len(flat)].view_as(matrix)
+
+
 @unittest.skipIf(MISSING, MISSING)
 class Adapters(LlamaRuns):
     def folders(self, case, seed=1, stir=0.05, halves=False):
@@ -106,37 +146,44 @@ class Adapters(LlamaRuns):
                 for key, value in theirs.items():
                     self.assertLess((ours[key] - value).norm(), 1e-3 * value.norm(), key)
 
-    def test_a_base_in_8_bits_is_the_numbers_that_it_stands_for(self):
-        def rounded(matrix, block=128):
-            flat = matrix.flatten()
-            blocks = torch.nn.functional.pad(flat, (0, -len(flat) % block)).view(-1, block)
-            scale = blocks.abs().amax(1, keepdim=True) / 127
-            return (torch.round(blocks / scale) * scale).flatten()[:len(flat)].view_as(matrix)
-
-        def matrices_in_8_bits(name, value):
+    def test_an_encoded_base_is_the_numbers_that_it_stands_for(self):
+        def encoded_matrices(name, value, bits):
             of_experts = value.dim() == 3 and "mlp.experts." in name
             if of_experts:
                 return [part for matrix in value
                         for part in matrix.chunk(2 if "gate_up_proj" in name else 1)]
             keeps = any(part in name for part in ("lora_", "mlp.gate.", "shared_expert_gate."))
-            return [] if keeps or value.dim() != 2 else [value]
+            in_16_bits = bits == 4 and ".layers." not in name
+            return [] if keeps or in_16_bits or value.dim() != 2 else [value]
 
-        for case in ("llama", "qwen2", "qwen3_5_moe"):
-            with self.subTest(case=case):
+        for case, rounded, words in (
+                *((case, rounded_to_int8, {"base_bits": 8})
+                  for case in ("llama", "qwen2", "qwen3_5_moe")),
+                ("llama", rounded_to_nf4, {"base_bits": 4}),
+                ("qwen3_5_moe", rounded_to_nf4, {"base_bits": 4}),
+                ("qwen2", lambda matrix: rounded_to_nf4(matrix, twice=True),
+                 {"base_bits": 4, "double_quant": "true"})):
+            with self.subTest(case=case, **words):
                 adapted, base, adapter = self.folders(case)
                 file = self.run_file(case, base, adapter)
-                self.sluice("train", file, "--out", self.path / case, "--steps", STEPS,
-                            "--set", "recipe.lora.base_bits=8", *self.words())
+                of_base = [part for key, value in words.items()
+                           for part in ("--set", f"recipe.lora.{key}={value}")]
+                name = f"{case}-{len(of_base)}-{words['base_bits']}"
+                self.sluice("train", file, "--out", self.path / name, "--steps", STEPS,
+                            *of_base, *self.words())
                 with torch.no_grad():
-                    for name, value in adapted.named_parameters():
-                        for matrix in matrices_in_8_bits(name, value):
+                    for key, value in adapted.named_parameters():
+                        for matrix in encoded_matrices(key, value, words["base_bits"]):
                             matrix.copy_(rounded(matrix))
-                in_8_bits = mean_loss(adapted, self.text, LENGTH)
+                encoded = mean_loss(adapted, self.text, LENGTH)
                 as_it_was = self.evaluate(base, file, "--adapter", adapter)
-                self.assertGreater(abs(in_8_bits - as_it_was), 2e-5 * as_it_was)
-                self.assert_close(self.evaluate(base, file, "--adapter", adapter, "--set",
-                                                "recipe.lora.base_bits=8"), in_8_bits, 1e-5)
-                self.assert_steps_are_those_of(adapted, case)
+                self.assertGreater(abs(encoded - as_it_was), 2e-5 * as_it_was)
+                self.assert_close(self.evaluate(base, file, "--adapter", adapter, *of_base),
+                                  encoded, 1e-5)
+                # A checkpoint says how its base was stored.
+                trained = self.evaluate(base, self.path / name, "--adapter", self.path / name)
+                self.assert_steps_are_those_of(adapted, name)
+                self.assert_close(trained, mean_loss(adapted, self.text, LENGTH), 1e-5)
 
     def trained_by_peft(self, adapted, computing):
         """The losses and adapters after the same steps; `computing` makes a context."""

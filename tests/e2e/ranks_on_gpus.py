@@ -99,8 +99,9 @@ class RanksOnGpus(SluiceRuns):
         lora = [*LLAMA, "recipe.lora.rank=8", "recipe.lora.dropout=0.1",
                 "zero_optimization.stage3_param_persistence_threshold=0"]
         cases = 0
-        for bits in (16, 8):
-            of_base = [*lora, f"recipe.lora.base_bits={bits}"]
+        for bits in (16, 8, 4):
+            of_base = [*lora, f"recipe.lora.base_bits={bits}",
+                       f"recipe.lora.double_quant={str(bits == 4).lower()}"]
             one = self.train(1, f"one-{bits}", [*of_base, *self.placed("in RAM")])
             for place in PLACES:
                 with self.subTest(bits=bits, place=place):

@@ -173,6 +173,10 @@ CONFIGURATIONS = {
                     "recipe.lora.targets": ["all-linear", "q_proj"]},
     "no_targets": {"model": {"preset": "qwen3-0.6b"}, "recipe.lora.rank": 4,
                    "recipe.lora.targets": []},
+    "double_quant": {"model": {"preset": "qwen3-0.6b"}, "recipe.lora.rank": 4,
+                     "recipe.lora.double_quant": True},
+    "of_bitsandbytes": {"load_in_4bit": True, "recipe.lora.bnb_4bit_use_double_quant": True,
+                        "recipe.lora.bnb_4bit_quant_type": "nf4"},
     "no_adapter": {"model": {"preset": "qwen3-0.6b"}, "recipe.lora.adapter": "absent"},
     # Schedules.
     "one_cycle": {"scheduler": {"type": "OneCycle"}},

@@ -288,7 +288,11 @@ void add_overrides(const Evaluated& wanted, const EvalOptions& options, ConfigOp
         (wanted.recipe.rank_stabilised ? "true" : "false"));
     add("recipe.lora.dropout=" + nlohmann::json(wanted.recipe.dropout).dump());
     // A PEFT folder does not record the number format of the base that it was trained with.
-    if (wanted.checkpoint) add("recipe.lora.base_bits=" + std::to_string(wanted.recipe.base_bits));
+    if (wanted.checkpoint) {
+      add("recipe.lora.base_bits=" + std::to_string(wanted.recipe.base_bits));
+      add(std::string("recipe.lora.double_quant=") +
+          (wanted.recipe.double_quant ? "true" : "false"));
+    }
     add("recipe.lora.targets=" + json_list(wanted.recipe.targets));
     add("recipe.lora.adapter=" + wanted.peft);
   }

@@ -168,7 +168,10 @@ std::string plan_json(const config::Config& config, const RunPlan& plan,
       {"deepspeed_estimates", plan.trains_adapters ? Json::array() : zero_json(plan, cluster)},
       {"machine", Json::parse(to_json(plan.machine))}};
   if (plan.longest_sequence) json["longest_sequence"] = *plan.longest_sequence;
-  if (plan.trains_adapters) json["base_bits"] = config.lora.base_bits;
+  if (plan.trains_adapters) {
+    json["base_bits"] = config.lora.base_bits;
+    json["double_quant"] = config.lora.double_quant;
+  }
   if (!plan.placement.fits) {
     json["reason"] = does_not_fit(config, plan);
     return json.dump(2);

@@ -280,6 +280,17 @@ TEST(CheckpointManifest, KeepsAdapters) {
   EXPECT_EQ(*parse_checkpoint_manifest(to_text(other)), other);
   EXPECT_THAT(run_differences(other.state.run, manifest.state.run),
               testing::ElementsAre(HasSubstr("recipe.lora.base_bits is 16")));
+  EXPECT_FALSE(content_of(other)["run"]["adapters"].contains("double_quant"));
+  CheckpointManifest nf4 = manifest;
+  nf4.state.run.adapters->base_bits = 4;
+  for (const bool twice : {false, true}) {
+    nf4.state.run.adapters->double_quant = twice;
+    EXPECT_EQ(*parse_checkpoint_manifest(to_text(nf4)), nf4);
+    EXPECT_THAT(content_of(nf4)["features"], testing::Contains("nf4"));
+  }
+  EXPECT_THAT(run_differences(nf4.state.run, other.state.run),
+              testing::ElementsAre(HasSubstr("recipe.lora.base_bits is 8"),
+                                   HasSubstr("recipe.lora.double_quant is false")));
   for (const char* const part : {"rank", "alpha", "rank_stabilised", "targets", "base"}) {
     nlohmann::json content = content_of(manifest);
     content["run"]["adapters"].erase(part);

@@ -89,6 +89,7 @@ Json surroundings(const Key& key) {
   if (key.path.starts_with("recipe.lora.")) {
     put(root, "model.preset", "qwen3-0.6b");
     put(root, "recipe.lora.rank", 2);
+    if (key.path == "recipe.lora.double_quant") put(root, "recipe.lora.base_bits", 4);
   }
   if (key.path.ends_with(".device")) put(root, "budget.nvme_paths", "/nvme");
   if (key.path == "placement.nvme_weights") put(root, "budget.nvme_paths", Json({"/a", "/b"}));
@@ -113,7 +114,7 @@ std::vector<Json> right_values(const Key& key) {
         using A = decltype(accessor);
         if constexpr (std::is_same_v<A, Accessor<bool>>) return {!standard.get<bool>()};
         if constexpr (std::is_same_v<A, Accessor<std::int64_t>>) {
-          if (key.path == "recipe.lora.base_bits") return {8, 16};
+          if (key.path == "recipe.lora.base_bits") return {4, 8, 16};
           const auto first = static_cast<std::int64_t>(low);
           return {standard == first ? first + 1 : first, first + 2};
         }

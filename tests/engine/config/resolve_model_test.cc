@@ -156,8 +156,9 @@ TEST(ResolveConfig, AdaptersHaveAScaleAndTargetsOfTheirModel) {
               ContainsRegex("names query.*q_proj, k_proj"));
   EXPECT_THAT(refusal(resolve_run(file(R"("rank": 4)", "gpt2-small"))), HasSubstr("family gpt2"));
   // Without a rank other adapter keys are refused, and a run's own file has none of them.
-  for (const char* const asked : {R"("alpha": 6)", R"("dropout": 0.1)", R"("base_bits": 8)",
-                                  R"("targets": "all-linear")", R"("rank_stabilised": true)"})
+  for (const char* const asked :
+       {R"("alpha": 6)", R"("dropout": 0.1)", R"("base_bits": 8)", R"("double_quant": true)",
+        R"("targets": "all-linear")", R"("rank_stabilised": true)"})
     EXPECT_THAT(refusal(resolve_run(file(asked))), HasSubstr("is given without recipe.lora.rank"))
         << asked;
   EXPECT_THAT(refusal(resolve_run(file(R"("adapter": "peft")"))),

@@ -101,6 +101,7 @@ INSTANTIATE_TEST_SUITE_P(
              {"model.layers=1", "gradient_accumulation_steps=3", "placement.wave_micro_batches=1"}},
         Case{"llama", of_llama(kWaves)}, Case{"adapters", of_adapters(kWaves)},
         Case{"adapters_beside_int8", of_adapters({"recipe.lora.base_bits=8"})},
+        Case{"adapters_beside_nf4", of_adapters({"recipe.lora.base_bits=4"})},
         Case{"large_head",
              of_llama({"model.vocab=150016", "model.hidden=256", "bf16.enabled=false"})},
         Case{"fp16", {"bf16.enabled=false", "fp16.enabled=true", "fp16.initial_scale_power=24"}}),

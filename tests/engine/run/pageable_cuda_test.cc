@@ -89,6 +89,8 @@ TEST_F(PageableCuda, ChangesNoBit) {
       {"unit inputs in RAM", {"placement.unit_inputs_to_cpu=on"}},
       {"unit inputs on NVMe", {"placement.unit_inputs_to_nvme=on"}},
       {"adapters of a base in 8 bits", of_adapters({"recipe.lora.base_bits=8"})},
+      {"adapters of a base in 4 bits",
+       of_adapters({"recipe.lora.base_bits=4", "recipe.lora.double_quant=true"})},
   };
   for (const Case& it : cases) {
     const Trained expected = train(it.overrides, std::nullopt);

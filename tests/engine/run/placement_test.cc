@@ -145,6 +145,9 @@ std::vector<std::string> overrides_of(const std::string& name) {
   if (name.ends_with("Experts")) all = of_experts();
   if (name.ends_with("ExpertAdapters")) all = of_expert_adapters();
   if (name.ends_with("BesideInt8")) all = of_adapters({"recipe.lora.base_bits=8"});
+  if (name.ends_with("BesideNf4")) all = of_adapters({"recipe.lora.base_bits=4"});
+  if (name.ends_with("BesideNf4Double"))
+    all = of_adapters({"recipe.lora.base_bits=4", "recipe.lora.double_quant=true"});
   if (name.find("Tied") != std::string::npos) all.emplace_back("model.tied_head=on");
   if (name.ends_with("InGroups")) all = kInGroups;
   if (name.find("OfBf16Moments") != std::string::npos)
@@ -334,15 +337,16 @@ const auto kNameOf = [](const auto& name) { return std::string(name.param); };
 INSTANTIATE_TEST_SUITE_P(Precisions, PlacementIn,
                          testing::Values("fp32", "bf16", "fp16", "bf16InGroups", "bf16Llama",
                                          "bf16Adapters", "fp32Adapters", "bf16BesideInt8",
-                                         "fp32Experts", "bf16ExpertAdapters", "fp32OfBf16Moments",
+                                         "bf16BesideNf4", "fp32BesideNf4Double", "fp32Experts",
+                                         "bf16ExpertAdapters", "fp32OfBf16Moments",
                                          "bf16OfBf16Moments", "fp16OfBf16Moments",
                                          "bf16OfBf16MomentsAdapters"),
                          kNameOf);
 INSTANTIATE_TEST_SUITE_P(Models, WavesIn,
                          testing::Values("fp32", "bf16", "fp16", "bf16InGroups", "bf16Llama",
                                          "bf16Experts", "fp16Experts", "bf16Adapters",
-                                         "bf16BesideInt8", "bf16TiedAdapters",
-                                         "bf16TiedBesideInt8"),
+                                         "bf16BesideInt8", "bf16TiedAdapters", "bf16TiedBesideInt8",
+                                         "bf16TiedBesideNf4Double"),
                          kNameOf);
 INSTANTIATE_TEST_SUITE_P(Models, LanesIn,
                          testing::Values("fp32", "bf16", "fp16", "bf16Llama", "bf16Adapters",
@@ -351,8 +355,9 @@ INSTANTIATE_TEST_SUITE_P(Models, LanesIn,
 INSTANTIATE_TEST_SUITE_P(Models, PlannedPlaces,
                          testing::Values("bf16", "bf16Llama", "bf16Adapters", "fp16Adapters",
                                          "bf16OfBf16Moments", "bf16BesideInt8", "fp16BesideInt8",
-                                         "fp32BesideInt8", "bf16TiedAdapters", "fp16TiedAdapters",
-                                         "fp32TiedAdapters", "bf16TiedBesideInt8"),
+                                         "fp32BesideInt8", "bf16BesideNf4", "fp16BesideNf4Double",
+                                         "bf16TiedAdapters", "fp16TiedAdapters", "fp32TiedAdapters",
+                                         "bf16TiedBesideInt8"),
                          kNameOf);
 
 }  // namespace

@@ -179,6 +179,10 @@ std::vector<RankVariant> rank_variants() {
   std::vector<std::string> int8_shards_on_nvme = on_nvme;
   int8_shards_on_nvme.emplace_back("zero_optimization.stage=3");
   int8_shards_on_nvme.emplace_back("recipe.lora.base_bits=8");
+  std::vector<std::string> nf4_shards_on_nvme = on_nvme;
+  nf4_shards_on_nvme.emplace_back("zero_optimization.stage=3");
+  nf4_shards_on_nvme.emplace_back("recipe.lora.base_bits=4");
+  nf4_shards_on_nvme.emplace_back("recipe.lora.double_quant=true");
   std::vector<std::string> hashed_on_nvme = on_nvme;
   hashed_on_nvme.emplace_back("run.hash_units=true");
   hashed_on_nvme.emplace_back("bf16.enabled=false");
@@ -199,6 +203,7 @@ std::vector<RankVariant> rank_variants() {
        of_adapters({"recipe.lora.base_bits=8", "placement.wave_micro_batches=1"})},
       {"adaptersBesideShards", of_adapters({"zero_optimization.stage=3"}), true},
       {"adaptersBesideInt8ShardsOnNvme", of_adapters(int8_shards_on_nvme)},
+      {"adaptersBesideNf4ShardsOnNvme", of_adapters(nf4_shards_on_nvme)},
       {"tiedAdapters", of_adapters({"model.tied_head=on"})},
       {"tiedAdaptersBesideShards",
        of_adapters({"model.tied_head=on", "zero_optimization.stage=3"})},

@@ -166,6 +166,8 @@ TEST(ResumeRefuses, AdaptersOfAnotherRecipeOrBase) {
       {of_adapters({"recipe.lora.alpha=5"}), "recipe.lora.alpha is 5, and was 8"},
       {of_adapters({"recipe.lora.rank_stabilised=true"}), "rank_stabilised is true"},
       {of_adapters({"recipe.lora.base_bits=8"}), "recipe.lora.base_bits is 8, and was 16"},
+      {of_adapters({"recipe.lora.base_bits=4", "recipe.lora.double_quant=true"}),
+       "recipe.lora.double_quant is true, and was false"},
       {of_adapters({"recipe.lora.dropout=0"}), "recipe.lora.dropout is 0, and was 0.2"},
       {of_adapters({R"(recipe.lora.targets=["q_proj"])"}), "recipe.lora.targets is [q_proj]"},
       {of_adapters({"model.init_seed=9"}), "on other base weights than those of this run"}};
