@@ -98,8 +98,8 @@ constexpr std::uint64_t kTileElements = std::uint64_t{1} << 20;  // that are rea
 // Only for finite values: reading refuses others.
 Error too_large(const UnitLayout& unit) {
   return {ErrorCode::kCorrupt, "unit " + unit.name +
-                                   " has a weight that is too large to store in 8 bits with a "
-                                   "scale: set recipe.lora.base_bits to 16"};
+                                   " has a weight that is too large to be encoded: set "
+                                   "recipe.lora.base_bits to 16"};
 }
 
 // Codes and scales of a chunk.

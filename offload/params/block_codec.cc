@@ -101,6 +101,8 @@ bool encode_nf4_double(std::span<const float> values, const ScaleMean& mean, con
     }
     encode_scales(std::span(absmax).first(count), present - std::min(present, first), mean.offset,
                   to.scales + first, to.groups + first / kGroup);
+    const ScaleGroup& group = to.groups[first / kGroup];
+    if (!std::isfinite(group.scale + group.offset)) return false;  // the largest scale
   }
   return true;
 }

@@ -65,11 +65,11 @@ Quantised quantised(const std::vector<float>& values) {
   return shown;
 }
 
-bool refuses(BlockCodec codec, std::vector<float> values) {
+bool refuses(BlockCodec codec, const std::vector<float>& values, float offset = 1) {
   std::vector<std::byte> codes(values.size());
   std::vector<std::byte> scales(values.size());
   std::vector<ScaleGroup> groups(1);
-  return !encode(codec, values, {.offset = 1, .elements = values.size()},
+  return !encode(codec, values, {.offset = offset, .elements = values.size()},
                  {codes.data(), scales.data(), groups.data()});
 }
 
@@ -281,6 +281,23 @@ TEST(BlockCodec, DoubleQuantisationTakesOutliersAndZerosOfAGroup) {
     }
     EXPECT_TRUE(std::isfinite(all.back[i]));
   }
+}
+
+TEST(BlockCodec, DoubleQuantisationRefusesScalesThatWouldOverflow) {
+  aio::SplitMix random(13);
+  int refused = 0;
+  for (int round = 0; round < 200; ++round) {
+    std::vector<float> values(4 * kNf4Block, 1.0F);
+    values[7] = kMost;
+    const auto offset = static_cast<float>(random.unit() * kMost);
+    if (refuses(BlockCodec::kNf4Double, values, offset)) {
+      ++refused;
+      continue;
+    }
+    for (const float value : encoded(BlockCodec::kNf4Double, values, offset).back)
+      EXPECT_TRUE(std::isfinite(value)) << offset;
+  }
+  EXPECT_LT(refused, 200);
 }
 
 TEST(BlockCodec, DecodesFromAnyBlock) {
