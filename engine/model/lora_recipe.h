@@ -25,7 +25,7 @@ struct LoraRecipe {
   double alpha = 0;
   bool rank_stabilised = false;  // Kalajdzievski, "A Rank Stabilization Scaling Factor", 2023
   double dropout = 0;            // on the input of an adapter, in training
-  // The frozen matrices: 16, or 8 or 4 (BlockCodec), where the scales of 4 may have 8 bits.
+  // The frozen matrices: 16, 8 or 4 (BlockCodec). The scales of 4 may have 8.
   std::int64_t base_bits = 16;
   bool double_quant = false;
   std::vector<std::string> targets;  // from ModelFamily::adapter_targets(), in that order
