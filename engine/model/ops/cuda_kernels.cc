@@ -1,5 +1,6 @@
 #include "engine/model/ops/cuda_kernels.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -8,6 +9,7 @@
 
 #include "engine/model/kernels/cuda_launch.h"
 #include "engine/model/kernels/delta_launch.h"
+#include "engine/model/kernels/fp8_launch.h"
 
 namespace sluice::engine {
 namespace {
@@ -131,6 +133,30 @@ at::Tensor cuda_unit_inverse(const at::Tensor& lower) {
       lower.const_data_ptr<float>(), inverse.mutable_data_ptr<float>(),
       lower.numel() / (kScanChunk * kScanChunk), c10::cuda::getCurrentCUDAStream()));
   return inverse;
+}
+
+void cuda_cast_to_fp8(const at::Tensor& from, const at::Tensor& scale, const at::Tensor& by_rows,
+                      const at::Tensor& by_columns) {
+  const c10::cuda::CUDAGuard guard(from.device());
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  const auto pointer_to = [](const at::Tensor& wanted) {
+    return wanted.defined() ? static_cast<std::uint8_t*>(wanted.mutable_data_ptr()) : nullptr;
+  };
+  const at::Tensor largest = at::empty({}, from.options().dtype(at::kInt));
+  const at::Tensor& made = by_rows.defined() ? by_rows : by_columns;
+  const Fp8CastLaunch launch = {
+      .from = from.const_data_ptr(),
+      .rows = from.size(0),
+      .columns = from.size(1),
+      .dtype = dtype_of(from),
+      .is_e5m2 = made.scalar_type() == at::kFloat8_e5m2,
+      .largest = static_cast<std::uint32_t*>(largest.mutable_data_ptr()),
+      .scale = scale.mutable_data_ptr<float>(),
+      .to = pointer_to(by_rows),
+      .turned = pointer_to(by_columns),
+      .padded_rows = by_columns.defined() ? by_columns.size(1) : 0};
+  C10_CUDA_CHECK(launch_fp8_largest(launch, stream));
+  C10_CUDA_CHECK(launch_fp8_cast(launch, stream));
 }
 
 int cuda_major(at::Device device) {

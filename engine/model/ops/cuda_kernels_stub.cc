@@ -36,6 +36,11 @@ void cuda_scan_back(const DeltaScan& /*scan*/, const at::Tensor& /*gradient*/,
 bool cuda_inverts(const at::Tensor& /*lower*/) { return false; }
 at::Tensor cuda_unit_inverse(const at::Tensor& /*lower*/) { no_kernels(); }
 
+void cuda_cast_to_fp8(const at::Tensor& /*from*/, const at::Tensor& /*scale*/,
+                      const at::Tensor& /*by_rows*/, const at::Tensor& /*by_columns*/) {
+  no_kernels();
+}
+
 int cuda_major(at::Device /*device*/) { no_kernels(); }
 int cuda_minor(at::Device /*device*/) { no_kernels(); }
 
