@@ -83,6 +83,18 @@ struct Bf16 {
   bool check_grad_overflow = false;  // resolved: whether non_finite_step of a bf16 run is kSkip
 };
 
+enum class WeightGradients : std::uint8_t { kFp8, kBf16 };
+
+struct Fp8 {
+  bool enabled = false;
+  WeightGradients weight_gradients = WeightGradients::kFp8;
+
+  engine::Fp8Recipe recipe() const {
+    return {.enabled = enabled,
+            .wide_weight_gradients = weight_gradients == WeightGradients::kBf16};
+  }
+};
+
 struct OffloadParam {
   OffloadDevice device = OffloadDevice::kNone;
   std::string nvme_path;
@@ -288,6 +300,7 @@ struct Config {
   Precision precision = Precision::kFp32;
   Fp16 fp16;
   Bf16 bf16;
+  Fp8 fp8;
   double gradient_clipping_norm = 0;   // 0: none
   double gradient_clipping_value = 0;  // per element; 0: none
   Zero zero;

@@ -198,6 +198,21 @@ constexpr Key kKeys[] = {
      .source = KeySource::kOlder,
      .alias_of = "bf16"},
 
+    {.path = "fp8.enabled",
+     .source = KeySource::kSluice,
+     .field = SLUICE_FIELD(fp8.enabled),
+     .default_json = "false",
+     .meaning = "blocks of a run in bf16 multiply dense matrices in 8-bit floating-point numbers, "
+                "with sums in fp32; needs a GPU of compute capability 8.9 or later, and changes "
+                "the results"},
+    {.path = "fp8.weight_gradient",
+     .source = KeySource::kSluice,
+     .field = SLUICE_FIELD(fp8.weight_gradients),
+     .default_json = "\"fp8\"",
+     .choices = "fp8|bf16",
+     .meaning = "numbers from which gradients of weights are computed; bf16 is slower and more "
+                "accurate"},
+
     {.path = "gradient_clipping",
      .field = SLUICE_FIELD(gradient_clipping_norm),
      .default_json = "0.0",

@@ -66,6 +66,8 @@ void derive_precision(Derivation& derivation) {
   config.precision = config.fp16.enabled   ? Precision::kFp16
                      : config.bf16.enabled ? Precision::kBf16
                                            : Precision::kFp32;
+  if (config.fp8.enabled && config.precision != Precision::kBf16)
+    derivation.reject("fp8.enabled needs bf16.enabled: products in fp8 are those of a run in bf16");
 }
 
 }  // namespace sluice::config

@@ -7,7 +7,7 @@
 
 namespace sluice::engine {
 
-// Of the products of a block with its matrices, and of no others: norms, a router, experts, the
+// Concerns the products of a block with its matrices, and no others: norms, a router, experts, the
 // embedding, the head and adapters keep the activations' dtype. Weights and activations become
 // e4m3, the gradients of outputs e5m2 (Micikevicius et al., "FP8 formats for deep learning", 2022).
 // Each matrix is scaled by its own largest number at the time, so nothing outlives a pass.

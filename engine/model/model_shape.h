@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "aio/result.h"
+#include "engine/model/fp8_recipe.h"
 #include "engine/model/lora_recipe.h"
 
 namespace sluice::engine {
@@ -36,6 +37,7 @@ struct ModelOptions {
   std::int64_t padded_vocab = 0;  // rows of the token embedding in its slot; 0: the vocabulary
   std::int64_t chunk_rows = 0;    // rows of the loss at a time; 0: from the shape
   LoraRecipe lora = {};           // trains adapters instead of the model
+  Fp8Recipe fp8 = {};
 };
 
 // The number of families with experts that multiplies the balance loss of their router

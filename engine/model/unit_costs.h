@@ -21,6 +21,14 @@ struct Traffic {
   double backward = 0;
 };
 
+// What products in fp8 (fp8_recipe.h) do: the part of flops() that they compute, and the bytes that
+// are read and written for the casts of activations and of weights.
+struct Fp8Work {
+  Flops flops;        // per token
+  Traffic of_token;   // of activations and gradients
+  Traffic of_passes;  // of weights, whatever the number of tokens
+};
+
 struct PassShape {
   std::int64_t micro_batch = 1;   // sequences
   std::int64_t tokens = 0;        // per sequence
@@ -76,6 +84,8 @@ class UnitKind {
   virtual Flops flops(std::int64_t tokens) const = 0;
   // Bytes per token of the operations that are not products, with activations of `number_bytes`.
   virtual Traffic traffic(std::int64_t /*number_bytes*/) const { return {}; }
+  // All 0: no product is computed in fp8.
+  virtual Fp8Work fp8_work(std::int64_t /*number_bytes*/) const { return {}; }
   // The bytes in a block's Saved for one micro-batch.
   virtual std::uint64_t saved_bytes(const PassShape& /*pass*/) const { return 0; }
   // Elements of the unit's parameters that do not compute a given token: those of the experts that

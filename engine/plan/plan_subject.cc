@@ -34,6 +34,19 @@ Status check_drive(const config::Config& config, const DescribedMachine& machine
       "--drive-write-gb-per-s too, or a folder on a drive of this machine (budget.nvme_paths)");
 }
 
+Status check_fp8(const config::Config& config, const ModelLayout& model, bool is_module) {
+  if (!config.fp8.enabled) return {};
+  for (const int unit : model.first_of_kinds())
+    if (model.kind(unit).fp8_work(/*number_bytes=*/2).flops.forward > 0) return {};
+  return Error(
+      ErrorCode::kInvalidArgument,
+      is_module ? "fp8.enabled is only for models that Sluice's own units compute: PyTorch "
+                  "computes this module"
+                : "fp8.enabled changes nothing in this model: it is for dense matrices of blocks "
+                  "whose widths are multiples of " +
+                      std::to_string(kFp8Multiple) + "; leave it out");
+}
+
 }  // namespace
 
 Result<PlanSubject> plan_subject(const config::Config& given, const PlanRunOptions& asked,
@@ -53,6 +66,7 @@ Result<PlanSubject> plan_subject(const config::Config& given, const PlanRunOptio
     SLUICE_RETURN_IF_ERROR(validate(config.model.shape()));
   }
   ModelLayout model = is_module ? asked.described->layout : configured_layout(config, on_gpu);
+  SLUICE_RETURN_IF_ERROR(check_fp8(config, model, is_module));
   if (asked.first_stays_acquired) model.keep_acquired(0);
   SLUICE_RETURN_IF_ERROR(check_gradients_on_nvme(
       {.config = config, .model = model, .on_gpu = on_gpu, .names = asked.names}));

@@ -19,6 +19,7 @@
 #include "engine/device/host.h"
 #include "engine/families/families.h"
 #include "engine/families/make_model.h"
+#include "engine/model/ops/fp8_products.h"
 #include "engine/model/ops/products.h"
 #include "engine/model/torch_types.h"
 #include "engine/preflight/machine_facts.h"
@@ -232,6 +233,7 @@ class MachineProbe {
     const auto tell = step("the GPU");
     if (!gpu_) return {};
     report_.gpu = gpu_->name;
+    if (config_.fp8.enabled && !has_fp8(at::Device(at::kCUDA, 0))) return no_fp8(gpu_->name);
     GpuProbeOptions options{.form = types_.form,
                             .grad_type = types_.grad_type,
                             .type = offload::compute_type(types_.form.param)};
@@ -272,7 +274,7 @@ class MachineProbe {
             .pass = {.micro_batch = config_.batch.micro,
                      .tokens = config_.data.sequence_tokens,
                      .number_bytes = offload::param_bytes_per_element(types_.form.param)},
-            .dtype = types_.name,
+            .dtype = std::string(types_.name) + (model.fp8.enabled ? " with products in fp8" : ""),
             .device = gpu_ ? gpu_->name + ", " + gpu_->driver : report_.cpu + products_of_cpu(),
             .torch_version = TORCH_VERSION,
             .deterministic = config_.run.deterministic};
@@ -356,6 +358,12 @@ Status forget_measurements(const config::Config& config, const ProbeReport& repo
   const aio::IoWatchdog watchdog({queue.get()}, watchdog_options(config));
   return SpeedsCache(*queue, {.path = report.cache_path, .unix_s = now_unix_s})
       .forget(report.measured);
+}
+
+Error no_fp8(const std::string& gpu) {
+  return {ErrorCode::kInvalidArgument,
+          "fp8.enabled needs a GPU of compute capability 8.9 or later (RTX 40, Ada, Hopper), and " +
+              gpu + " is older: leave fp8.enabled out"};
 }
 
 EstimateRates rates_for_estimates(const config::Config& config, const ProbeReport& report) {

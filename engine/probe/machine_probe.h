@@ -46,6 +46,9 @@ struct MachineProbeOptions {
 Status forget_measurements(const config::Config& config, const ProbeReport& report,
                            std::int64_t now_unix_s);
 
+// kInvalidArgument: fp8.enabled, for a GPU that does not multiply fp8.
+Error no_fp8(const std::string& gpu);
+
 // The probed rates in the form for estimate_units(). The cores' products are not measured: a modest
 // rate is assumed.
 EstimateRates rates_for_estimates(const config::Config& config, const ProbeReport& report);

@@ -14,7 +14,10 @@ namespace sluice::engine {
 Result<std::unique_ptr<GenerationRun>> GenerationRun::create(const config::Config& config,
                                                              const MemoryPlan& plan) {
   std::unique_ptr<GenerationRun> run(new GenerationRun(config, plan));
-  run->model_ = make_model(configured_model(config, plan.cuda));
+  // In fp8 the scales of a text would differ from those of its next tokens.
+  ModelOptions model = configured_model(config, plan.cuda);
+  model.fp8 = {};
+  run->model_ = make_model(model);
   at::set_num_threads(compute_threads(config));
   SLUICE_ASSIGN_OR_RETURN(run->parts_, Resources::create(config, run->plan_, run->model_->layout(),
                                                          {.use = Resources::Use::kForward}));

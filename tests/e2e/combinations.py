@@ -181,6 +181,8 @@ def draw_work(draw, data):
                  "train_batch_size": micro * micro_batches,
                  "train_micro_batch_size_per_gpu": micro, "run.steps": draw.choice((3, 4, 5)),
                  "run.seed": draw.randrange(1000)})
+    if precision == "bf16" and work["model.hidden"] % 16 == 0 and draw.random() < 0.4:
+        work.update({"fp8.enabled": True, "fp8.weight_gradient": draw.choice(("fp8", "bf16"))})
     return work, micro_batches
 
 

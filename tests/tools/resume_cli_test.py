@@ -221,6 +221,14 @@ class Resume(Training):
         self.assertRegex(told, r"all checkpoints.*--set run\.keep_last=2")
         self.assertEqual(len(os.listdir(self.checkpoints)), 4)
 
+    def test_says_that_products_are_in_fp8_from_now_on(self):
+        told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "7", "--set",
+                           "fp8.enabled=true").stderr
+        self.assertIn("fp8.enabled was false and is true", told)
+        self.assertNotIn("fp8.weight_gradient", told)
+        told = self.sluice("train", "run.json", "--out", "a", "--resume", "--steps", "8").stderr
+        self.assertIn("fp8.enabled was true and is false", told)
+
     def stop_during_set_up(self, *arguments):
         """SIGINT before the first step of a run in a/; its folder must not change."""
         (self.path / "a/lock").unlink(missing_ok=True)

@@ -236,7 +236,7 @@ Finding judge_gpu(const MachineFacts& facts, std::size_t number) {
              format_bytes(gpu.total_bytes) +
              (gpu.free_bytes ? " (" + format_bytes(*gpu.free_bytes) + " free)" : "") + "; fp16" +
              (capability >= kFirstWithBf16 ? ", bf16" : ", no bf16") +
-             (capability >= kFirstWithFp8 ? ", fp8 (which Sluice does not use)" : ", no fp8");
+             (capability >= kFirstWithFp8 ? ", fp8" : ", no fp8");
   it.values = {{"name", gpu.name},
                {"compute_capability", capability_text(capability)},
                {"total_bytes", static_cast<std::int64_t>(gpu.total_bytes)},

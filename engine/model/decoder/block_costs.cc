@@ -111,6 +111,44 @@ Traffic block_traffic(const BlockSpec& block, std::int64_t number_bytes) {
                       experts.backward + delta.backward};
 }
 
+std::vector<Fp8Product> fp8_products(const BlockSpec& block) {
+  std::vector<Fp8Product> products;
+  if (!block.fp8.enabled) return products;
+  const auto add = [&](const Fp8Product& product) {
+    if (divides_fp8(product.in, product.out)) products.push_back(product);
+  };
+  add({.in = block.hidden, .out = block.mixer_in_width()});
+  add({.in = block.mixer_width(), .out = block.hidden});
+  if (!block.has_dense()) return products;
+  add({.in = block.hidden, .out = block.mlp.in_width(), .is_of_feed_forward = true});
+  add({.in = block.mlp.width, .out = block.hidden, .is_of_feed_forward = true});
+  return products;
+}
+
+Fp8Work block_fp8_work(const BlockSpec& block, std::int64_t number_bytes) {
+  Fp8Work work;
+  const bool puts_weights = !block.fp8.wide_weight_gradients;
+  // A cast reads its matrix twice, for the largest number first.
+  const auto cast = static_cast<double>(2 * number_bytes + 1);
+  for (const Fp8Product& product : fp8_products(block)) {
+    const auto in = static_cast<double>(product.in);
+    const auto out = static_cast<double>(product.out);
+    const double flops = 2 * in * out;
+    const bool is_last =
+        product.is_of_feed_forward && product.out == block.hidden && product.in == block.mlp.width;
+    work.flops.forward += flops;
+    work.flops.backward += puts_weights ? 2 * flops : flops;
+    // The last product is repeated in backward, and only for a norm of its output.
+    if (!is_last) work.flops.recompute += flops;
+    if (is_last && block.norms_branches()) work.flops.backward += flops;
+    work.of_token.forward += cast * in;
+    work.of_token.backward += puts_weights ? (cast + 1) * out + cast * in : cast * out;
+    work.of_passes.forward += cast * in * out;
+    work.of_passes.backward += cast * in * out;
+  }
+  return work;
+}
+
 std::uint64_t block_saved_bytes(const BlockSpec& block, const PassShape& pass) {
   constexpr std::int64_t kFp32Bytes = 4;
   const bool cut = RowPieces(pass.rows(), block.piece_rows).cut();

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include <vector>
+
 #include "engine/model/decoder/block_spec.h"
 #include "engine/model/lora_recipe.h"
 #include "engine/model/op_costs.h"
@@ -36,6 +38,18 @@ Flops block_flops(const BlockSpec& block, const AdapterNumbers& adapters, std::i
 // UnitKind::traffic(): norms, residuals, rotary positions, norms of heads, and the activation or
 // gate.
 Traffic block_traffic(const BlockSpec& block, std::int64_t number_bytes);
+
+// The products that are computed in fp8 (has_fp8_product()): all of a token's products with dense
+// matrices whose widths allow it (divides_fp8()). `in` and `out`: their widths.
+struct Fp8Product {
+  std::int64_t in = 0;
+  std::int64_t out = 0;
+  bool is_of_feed_forward = false;
+};
+std::vector<Fp8Product> fp8_products(const BlockSpec& block);
+
+// UnitKind::fp8_work().
+Fp8Work block_fp8_work(const BlockSpec& block, std::int64_t number_bytes);
 
 // UnitKind::saved_bytes(): queries, keys and values, with the gate of the output; attention's
 // output; the residual stream between the branches. A delta rule has its products and its output

@@ -77,6 +77,10 @@ class BlockMemory {
   // gate this is its product and gradient in one (without a fused kernel, also their
   // intermediates), and then the norm's output, or its gradient.
   std::uint64_t feed_forward_bytes(const PassShape& pass) const {
+    return fp8_bytes(pass, /*of_feed_forward=*/true) + wide_feed_forward_bytes(pass);
+  }
+
+  std::uint64_t wide_feed_forward_bytes(const PassShape& pass) const {
     const MlpSpec& mlp = block_.mlp;
     const auto copies = [&](std::int64_t columns) {
       return product_copies_bytes(pass, options_, block_.hidden, columns);
@@ -128,6 +132,10 @@ class BlockMemory {
   // The first branch's backward. A gate is kept, and opens attention's output again if that is in
   // memory as a whole. At the end its gradient is joined with that of the queries.
   std::uint64_t mixer_bytes() const {
+    return fp8_bytes(pass_, /*of_feed_forward=*/false) + wide_mixer_bytes();
+  }
+
+  std::uint64_t wide_mixer_bytes() const {
     if (block_.delta.exists()) return delta_bytes();
     const std::int64_t gate = attention_.gate_width();
     if (gate == 0) return std::max(attention_bytes(), branch_bytes());
@@ -135,6 +143,35 @@ class BlockMemory {
     return std::max(attention_bytes() + numbers_bytes(pass_, pieces_.cut() ? gate : 2 * gate),
                     numbers_bytes(pass_, block_.hidden + attention_.in_width() +
                                              attention_.qkv_width() + kGates * gate));
+  }
+
+  // The largest of fp8_product_bytes().
+  std::uint64_t fp8_bytes(const PassShape& pass, bool of_feed_forward) const {
+    std::uint64_t largest = 0;
+    for (const Fp8Product& product : fp8_products(block_))
+      if (product.is_of_feed_forward == of_feed_forward)
+        largest = std::max(largest, fp8_product_bytes(product, pass));
+    return largest;
+  }
+
+  // Backward casts the output's gradient to both orders, or to one if weights have no gradients in
+  // fp8. Then it casts the weight, or the input, whose product is a piece of the weight's gradient.
+  // On the CPU fp32 copies of both factors are multiplied, and the result is cast.
+  std::uint64_t fp8_product_bytes(const Fp8Product& product, const PassShape& pass) const {
+    const bool puts_weight = !block_.fp8.wide_weight_gradients;
+    const std::int64_t output = pass.rows() * product.out;
+    const std::int64_t input = pass.rows() * product.in;
+    const std::int64_t weight = product.in * product.out;
+    const std::int64_t columns = block_.stores_in_first ? product.out : product.in;
+    const std::int64_t piece = std::min(weight, fp8_piece_rows(columns) * columns);
+    const std::int64_t wide = options_.cpu ? kFp32Bytes : 0;
+    const std::int64_t narrowed = pass.number_bytes < kFp32Bytes ? wide : 0;
+    const std::int64_t of_input = weight + wide * (output + weight) + narrowed * input;
+    const std::int64_t left = piece / columns * pass.rows();
+    const std::int64_t right = columns * pass.rows();
+    const std::int64_t of_weight =
+        puts_weight ? input + wide * (left + right) + kFp32Bytes * piece : 0;
+    return bytes((puts_weight ? 2 : 1) * output + std::max(of_input, of_weight));
   }
 
   // Rows of a branch with a norm.

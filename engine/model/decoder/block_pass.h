@@ -31,7 +31,10 @@ struct BlockPass {
   ProductsPass products(const BlockProducts& of, std::int64_t first_row = 0) const {
     ProductsPass::Adapters here = adapters;
     here.first_row = first_row;
-    return {of, w, here, spec.stores_in_first ? WeightOrder::kInOut : WeightOrder::kOutIn};
+    return {of, w, here, {.order = order(), .fp8 = spec.fp8}};
+  }
+  WeightOrder order() const {
+    return spec.stores_in_first ? WeightOrder::kInOut : WeightOrder::kOutIn;
   }
   BlockNorm norm(const NormPlaces& of) const {
     return {.kind = spec.norm, .epsilon = spec.epsilon, .places = of};

@@ -14,6 +14,7 @@
 #include "engine/model/activation.h"
 #include "engine/model/decoder/rope_frequencies.h"
 #include "engine/model/delta_heads.h"
+#include "engine/model/fp8_recipe.h"
 #include "engine/model/row_pieces.h"
 
 namespace sluice::engine {
@@ -161,6 +162,7 @@ struct BlockSpec {
   bool vectors_by_branch = false;
   // Initial deviation of the products that are added to the residual stream.
   float branch_std = 0;
+  Fp8Recipe fp8;                         // of the products with matrices
   std::int64_t piece_rows = kPieceRows;  // of the feed-forward; smaller only in tests
   double epsilon = 0;                    // of all norms
   double residual_dropout = 0;           // of what a branch adds to the residual stream

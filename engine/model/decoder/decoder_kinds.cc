@@ -58,6 +58,9 @@ class BlockKind final : public UnitKind {
   Traffic traffic(std::int64_t number_bytes) const override {
     return block_traffic(spec_, number_bytes);
   }
+  Fp8Work fp8_work(std::int64_t number_bytes) const override {
+    return block_fp8_work(spec_, number_bytes);
+  }
   std::uint64_t saved_bytes(const PassShape& pass) const override {
     return block_saved_bytes(spec_, pass);
   }

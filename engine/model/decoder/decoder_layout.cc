@@ -399,7 +399,15 @@ UnitLayout adapter_layout(const BlockSpec& block, const LoraRecipe& lora, std::i
   return layout;
 }
 
-ModelLayout decoder_layout(const DecoderSpec& spec, const ModelOptions& options) {
+DecoderSpec with_fp8(DecoderSpec spec, const ModelOptions& options) {
+  spec.block.fp8 = options.fp8;
+  // A frozen matrix has no gradient to cast for.
+  if (options.lora.exists()) spec.block.fp8.wide_weight_gradients = true;
+  return spec;
+}
+
+ModelLayout decoder_layout(const DecoderSpec& without_fp8, const ModelOptions& options) {
+  const DecoderSpec spec = with_fp8(without_fp8, options);
   const LoraRecipe& lora = options.lora;
   std::map<std::string_view, std::shared_ptr<const UnitKind>> kinds;
   std::vector<ModelLayout::Unit> units;

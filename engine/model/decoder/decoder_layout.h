@@ -91,6 +91,9 @@ UnitLayout head_layout(const DecoderSpec& spec);
 // Experts have them in PEFT's form (expert_adapters.h).
 UnitLayout adapter_layout(const BlockSpec& block, const LoraRecipe& lora, std::int64_t layer);
 
+// The spec whose blocks multiply as the options say.
+DecoderSpec with_fp8(DecoderSpec spec, const ModelOptions& options);
+
 // The whole model, with what its passes cost. A separate output projection is not padded.
 ModelLayout decoder_layout(const DecoderSpec& spec, const ModelOptions& options);
 

@@ -9,7 +9,8 @@
 
 namespace sluice::engine {
 
-ModelUnits make_decoder_units(const DecoderSpec& spec, const ModelOptions& options) {
+ModelUnits make_decoder_units(const DecoderSpec& without_fp8, const ModelOptions& options) {
+  const DecoderSpec spec = with_fp8(without_fp8, options);
   ModelUnits units;
   units.body.push_back(std::make_unique<DecoderEmbedding>(spec, options.padded_vocab));
   for (std::int64_t layer = 0; layer < spec.layers; ++layer)

@@ -46,8 +46,25 @@ std::optional<at::Tensor> ProductsPass::joined_weight() const {
   return joined_rows(w_, indices_.weight, indices_.parts);
 }
 
+std::optional<at::Tensor> ProductsPass::weight_for_fp8() const {
+  if (!fp8_.enabled) return std::nullopt;
+  auto weight = joined_weight();
+  return weight && has_fp8_product(*weight) ? std::move(weight) : std::nullopt;
+}
+
+at::Tensor ProductsPass::fp8_output(const at::Tensor& input, const at::Tensor& weight) const {
+  at::Tensor bias;
+  if (indices_.bias != kNoParameter) {
+    std::vector<at::Tensor> parts;
+    for (int part = 0; part < indices_.parts; ++part) parts.push_back(w_[indices_.bias + part]);
+    bias = parts.size() == 1 ? parts.front() : at::cat(parts);
+  }
+  return fp8_linear(input, fp8_weight(weight), bias);
+}
+
 // Computes one product if weights and biases are contiguous.
 at::Tensor ProductsPass::base_output(const at::Tensor& input) const {
+  if (const auto weight = weight_for_fp8()) return fp8_output(input, *weight);
   const bool has_bias = indices_.bias != kNoParameter;
   const auto weight = joined_weight();
   const auto bias =
@@ -77,6 +94,7 @@ ProductsPass::Backward::Backward(const ProductsPass& products, const at::Tensor&
     if (products.has_adapter(part))
       inner_[static_cast<std::size_t>(part)] =
           adapter_inner_gradient(columns(part), products.adapter(part));
+  if (products.weight_for_fp8()) fp8_.emplace(grad_output, !products.fp8_.wide_weight_gradients);
 }
 
 at::Tensor ProductsPass::Backward::columns(int part) const {
@@ -92,7 +110,8 @@ at::Tensor ProductsPass::Backward::input_gradient() const {
   const UnitViews& w = products_.w_;
   at::Tensor sum;
   if (const auto weight = products_.joined_weight()) {
-    sum = linear_input_gradient(grad_output_, *weight, products_.order_);
+    sum = fp8_ ? fp8_->input_gradient(products_.fp8_weight(*weight))
+               : linear_input_gradient(grad_output_, *weight, products_.order_);
   } else {
     for (int part = 0; part < indices.parts; ++part) {
       at::Tensor made =
@@ -132,7 +151,9 @@ void ProductsPass::Backward::put_matrices(const UnitViews& gradients, const at::
     const bool may_join = indices.parts == 1 || products_.order_ == WeightOrder::kOutIn;
     const auto joined =
         may_join ? joined_rows(gradients, indices.weight, indices.parts) : std::nullopt;
-    if (joined) {
+    if (joined && fp8_ && !products_.fp8_.wide_weight_gradients) {
+      fp8_->put_weight(*joined, products_.order_ == WeightOrder::kInOut, input, overwrite);
+    } else if (joined) {
       put_weight(*joined, grad_output_, input, overwrite);
     } else {
       for (int part = 0; part < indices.parts; ++part)

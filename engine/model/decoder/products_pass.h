@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/model/decoder/decoder_layout.h"
+#include "engine/model/ops/fp8_products.h"
 #include "engine/model/ops/linear.h"
 #include "engine/model/unit_views.h"
 
@@ -24,10 +25,18 @@ class ProductsPass {
     Dropout dropout = {};
     std::int64_t first_row = 0;  // the input's, if it is a piece of the micro-batch
   };
-  // All must outlive it.
+  struct Numbers {
+    WeightOrder order = WeightOrder::kOutIn;
+    Fp8Recipe fp8 = {};
+  };
+  // The first two must outlive it.
   ProductsPass(const BlockProducts& indices, const UnitViews& parameters, const Adapters& adapters,
-               WeightOrder order)
-      : indices_(indices), w_(parameters), adapters_(adapters), order_(order) {}
+               const Numbers& numbers)
+      : indices_(indices),
+        w_(parameters),
+        adapters_(adapters),
+        order_(numbers.order),
+        fp8_(numbers.fp8) {}
 
   at::Tensor output(const at::Tensor& input) const;
 
@@ -53,6 +62,7 @@ class ProductsPass {
     const ProductsPass& products_;
     const at::Tensor& grad_output_;
     std::vector<at::Tensor> inner_;  // by part: adapter_inner_gradient(), if it has an adapter
+    std::optional<Fp8Backward> fp8_;
   };
 
  private:
@@ -67,14 +77,21 @@ class ProductsPass {
   std::int64_t width(int part) const {
     return w_[indices_.weight + part].size(order_ == WeightOrder::kOutIn ? 0 : 1);
   }
+  Fp8Weight fp8_weight(const at::Tensor& weight) const {
+    return {.numbers = weight, .in_first = order_ == WeightOrder::kInOut};
+  }
   std::int64_t first_column(int part) const;
   std::optional<at::Tensor> joined_weight() const;
+  // The joined weight, if its products are computed in fp8.
+  std::optional<at::Tensor> weight_for_fp8() const;
+  at::Tensor fp8_output(const at::Tensor& input, const at::Tensor& weight) const;
   at::Tensor base_output(const at::Tensor& input) const;
 
   const BlockProducts& indices_;
   const UnitViews& w_;
   const Adapters adapters_;
   const WeightOrder order_;
+  const Fp8Recipe fp8_;
 };
 
 }  // namespace sluice::engine

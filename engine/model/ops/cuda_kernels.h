@@ -61,9 +61,9 @@ void cuda_scan_back(const DeltaScan& scan, const at::Tensor& gradient, const at:
 bool cuda_inverts(const at::Tensor& lower);
 at::Tensor cuda_unit_inverse(const at::Tensor& lower);
 
-// Casts `from` [rows, columns], contiguous 16-bit numbers, to the dtype of `by_rows` [rows, columns]
-// and `by_columns` [columns, more rows], of which either may be undefined; writes what they are to
-// be multiplied by to `scale`. The added rows become 0.
+// Casts `from` [rows, columns], contiguous 16-bit numbers, to the dtype of `by_rows` [rows,
+// columns] and `by_columns` [columns, more rows]. Either may be undefined; added rows become 0.
+// Writes to `scale` what the cast numbers are to be multiplied by.
 void cuda_cast_to_fp8(const at::Tensor& from, const at::Tensor& scale, const at::Tensor& by_rows,
                       const at::Tensor& by_columns);
 

@@ -72,8 +72,7 @@ at::Tensor multiply(const Factor& left, const Factor& right, const at::Tensor& b
 
 // sum (fp32) += left @ right^T, or overwrites it, by pieces of rows. The product of a piece is
 // still in the GPU's cache when it is added.
-void multiply_into(const at::Tensor& sum, const Factor& left, const Factor& right,
-                   bool overwrite) {
+void multiply_into(const at::Tensor& sum, const Factor& left, const Factor& right, bool overwrite) {
   const bool on_gpu = left.numbers.is_cuda();
   const at::Tensor other = on_gpu ? right.numbers.t() : wide(right);
   const std::int64_t all = sum.size(0);

@@ -2,8 +2,8 @@
 // CUDA by cuBLASLt (at::_scaled_mm). On the CPU the same numbers are multiplied in fp32, for
 // comparison; that is slower than without.
 //
-// Hostile numbers: an infinity or NaN makes the whole product NaN, because it sets the scale. Numbers
-//           smaller than 2^-9 / 448 of the largest (2^-16 / 57344 in e5m2) may become 0.
+// Hostile numbers: an infinity or NaN makes the whole product NaN, because it sets the scale.
+//           Numbers below 2^-10 / 448 of the largest (2^-17 / 57344 in e5m2) become 0.
 // Bits:     the CPU and CUDA cast to the same bits.
 // Errors:   thrown: c10::Error.
 #pragma once

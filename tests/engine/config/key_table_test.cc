@@ -93,6 +93,7 @@ Json surroundings(const Key& key) {
   }
   if (key.path.ends_with(".device")) put(root, "budget.nvme_paths", "/nvme");
   if (key.path == "placement.nvme_weights") put(root, "budget.nvme_paths", Json({"/a", "/b"}));
+  if (key.path == "fp8.enabled") put(root, "bf16.enabled", true);
   if (key.path == "placement.optimizer_fractions") {
     put(root, "budget.nvme_paths", "/nvme");
     put(root, "zero_optimization.offload_optimizer.device", "auto");

@@ -177,6 +177,23 @@ TEST(ResolveConfig, OneCycleNeedsItsBounds) {
               AllOf(HasSubstr("cycle_min_lr must be given"), HasSubstr("cycle_max_lr")));
 }
 
+TEST(ResolveConfig, Fp8IsForRunsInBf16) {
+  const std::string fp8 = R"("fp8": {"enabled": true})";
+  for (const char* const other : {"", R"(, "fp16": {"enabled": true})"})
+    EXPECT_THAT(refusal(resolve_run(run_with(fp8 + other))),
+                AllOf(HasSubstr("fp8.enabled"), HasSubstr("bf16.enabled")));
+  const std::string bf16 = R"("bf16": {"enabled": true}, )";
+  EXPECT_FALSE(accepted(resolve_run(run_with(bf16 + R"("fp8": {})"))).config.fp8.recipe().enabled);
+  const engine::Fp8Recipe usual = accepted(resolve_run(run_with(bf16 + fp8))).config.fp8.recipe();
+  EXPECT_TRUE(usual.enabled);
+  EXPECT_FALSE(usual.wide_weight_gradients);
+  const std::string wide = R"("fp8": {"enabled": true, "weight_gradient": "bf16"})";
+  EXPECT_TRUE(
+      accepted(resolve_run(run_with(bf16 + wide))).config.fp8.recipe().wide_weight_gradients);
+  EXPECT_THAT(refusal(resolve_run(run_with(bf16 + R"("fp8": {"weight_gradient": "e5m2"})"))),
+              HasSubstr("fp8.weight_gradient"));
+}
+
 TEST(ResolveConfig, ARunHasOneSixteenBitType) {
   const std::string fp16 = R"("fp16": {"enabled": true})";
   const std::string bf16 = R"("bf16": {"enabled": true})";

@@ -21,8 +21,8 @@ class BlockUnderTest {
  public:
   // `shape`: with all numbers of its family. 0: pieces as in a model.
   BlockUnderTest(const ModelShape& shape, const LoraRecipe& lora, std::int64_t piece_rows,
-                 const at::TensorOptions& options, std::int64_t layer = 0)
-      : block_(make(shape, lora, piece_rows, layer)), options_(options) {
+                 const at::TensorOptions& options, std::int64_t layer = 0, Fp8Recipe fp8 = {})
+      : block_(make(shape, lora, piece_rows, layer, fp8)), options_(options) {
     const UnitLayout& layout = block_->layout();
     base_ = zeros(layout, options);
     parameters_ = UnitViews(layout, base_);
@@ -77,8 +77,9 @@ class BlockUnderTest {
 
  private:
   static std::unique_ptr<const ModelUnit> make(const ModelShape& shape, const LoraRecipe& lora,
-                                               std::int64_t piece_rows, std::int64_t layer) {
-    BlockSpec spec = spec_of(shape).block_at(layer);
+                                               std::int64_t piece_rows, std::int64_t layer,
+                                               Fp8Recipe fp8) {
+    BlockSpec spec = with_fp8(spec_of(shape), {.lora = lora, .fp8 = fp8}).block_at(layer);
     if (piece_rows != 0) spec.piece_rows = piece_rows;
     return std::make_unique<DecoderBlock>(spec, lora, layer);
   }

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "engine/model/fp8_recipe.h"
 
@@ -99,24 +100,100 @@ TEST(Fp8Products, OfBothOrdersAreWithinTheirRounding) {
   EXPECT_TRUE(at::allclose(over.t() + 1, of_weight, 1e-5, 1e-5));
 }
 
-TEST(Fp8Products, HostileNumbersDoNotPassUnseen) {
-  const at::Tensor weight = numbers({16, 32}, at::kBFloat16, 6);
-  const at::Tensor zeros = at::zeros({4, 32}, at::kBFloat16);
-  EXPECT_EQ(fp8_linear(zeros, {.numbers = weight}, {}).abs().max().item<float>(), 0);
-  for (const float hostile :
-       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
-        std::numeric_limits<float>::quiet_NaN()}) {
-    at::Tensor input = numbers({4, 32}, at::kBFloat16, 7);
-    input[2][3] = hostile;
-    EXPECT_FALSE(fp8_linear(input, {.numbers = weight}, {})[2].isfinite().any().item<bool>());
+// The three products of a layer, and what each may be off.
+struct Layer {
+  at::Tensor input;   // [rows, in]
+  at::Tensor weight;  // [out, in]
+  at::Tensor grad;    // [rows, out]
+
+  static Layer drawn(std::int64_t rows, std::int64_t in, std::int64_t out) {
+    return {numbers({rows, in}, at::kFloat, 20), numbers({out, in}, at::kFloat, 21),
+            numbers({rows, out}, at::kFloat, 22)};
   }
-  at::Tensor huge = numbers({4, 32}, at::kBFloat16, 8);
-  huge[0][0] = 3e38F;
-  const at::Tensor made = fp8_linear(huge, {.numbers = weight}, {});
-  EXPECT_TRUE(made.narrow(0, 1, 3).equal(at::zeros({3, 16}, at::kBFloat16)));
-  const at::Tensor tiny = at::full({4, 32}, 1e-39F);
-  EXPECT_TRUE(
-      fp8_linear(tiny, {.numbers = weight.to(at::kFloat)}, {}).isfinite().all().item<bool>());
+  at::Tensor output() const { return fp8_linear(input, {.numbers = weight}, {}); }
+  at::Tensor input_gradient() const {
+    return Fp8Backward(grad, false).input_gradient({.numbers = weight});
+  }
+  at::Tensor weight_gradient() const {
+    const at::Tensor sum = at::empty_like(weight);
+    Fp8Backward(grad, true).put_weight(sum, /*in_first=*/false, input, /*overwrite=*/true);
+    return sum;
+  }
+};
+
+void expect_within_bounds(const Layer& layer) {
+  const auto exact = [](const at::Tensor& x) { return x.to(at::kDouble); };
+  const auto [input, weight, grad] = layer;
+  expect_within(layer.output(), exact(input).mm(exact(weight).t()),
+                bound(input, Fp8Format::kE4m3, weight, Fp8Format::kE4m3) + 1e-5);
+  expect_within(layer.input_gradient(), exact(grad).mm(exact(weight)),
+                bound(grad, Fp8Format::kE5m2, weight.t(), Fp8Format::kE4m3) + 1e-5);
+  expect_within(layer.weight_gradient(), exact(grad).t().mm(exact(input)),
+                bound(grad.t(), Fp8Format::kE5m2, input.t(), Fp8Format::kE4m3) + 1e-5);
+}
+
+TEST(Fp8Products, AreWithinTheirRoundingInOddShapes) {
+  for (const std::int64_t rows : {1, 3, 16, 17, 65})
+    for (const auto& [in, out] : {std::pair{16, 16}, std::pair{48, 176}, std::pair{272, 32}})
+      expect_within_bounds(Layer::drawn(rows, in, out));
+}
+
+// All other numbers of its matrix may become 0, but not more is lost.
+TEST(Fp8Products, OneHugeOrManyTinyNumbersStayWithinTheRounding) {
+  for (at::Tensor Layer::*const operand : {&Layer::input, &Layer::weight, &Layer::grad})
+    for (const float huge : {1e6F, -1e15F}) {
+      Layer layer = Layer::drawn(33, 64, 48);
+      (layer.*operand)[5][7] = huge;
+      expect_within_bounds(layer);
+      layer.*operand = (layer.*operand) * 1e-38F;  // many are subnormal
+      EXPECT_TRUE(layer.output().isfinite().all().item<bool>());
+      EXPECT_TRUE(layer.input_gradient().isfinite().all().item<bool>());
+      EXPECT_TRUE(layer.weight_gradient().isfinite().all().item<bool>());
+    }
+}
+
+TEST(Fp8Products, ZerosMakeZeros) {
+  for (at::Tensor Layer::*const operand : {&Layer::input, &Layer::weight, &Layer::grad}) {
+    Layer layer = Layer::drawn(7, 32, 16);
+    (layer.*operand).zero_();
+    const auto is_zero = [](const at::Tensor& x) { return x.eq(0).all().item<bool>(); };
+    EXPECT_EQ(is_zero(layer.output()), operand != &Layer::grad);
+    EXPECT_EQ(is_zero(layer.input_gradient()), operand != &Layer::input);
+    EXPECT_EQ(is_zero(layer.weight_gradient()), operand != &Layer::weight);
+  }
+}
+
+// The gradient norm sees them, so the step is not taken.
+TEST(Fp8Products, WithNumbersThatAreNotFiniteAreNotEither) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+    for (const float hostile :
+         {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+          std::numeric_limits<float>::quiet_NaN()})
+      for (at::Tensor Layer::*const operand : {&Layer::input, &Layer::weight, &Layer::grad}) {
+        Layer layer = Layer::drawn(4, 32, 16);
+        (layer.*operand)[2][3] = hostile;
+        layer = {layer.input.to(type), layer.weight.to(type), layer.grad.to(type)};
+        const auto is_seen = [](const at::Tensor& x) { return !x.isfinite().any().item<bool>(); };
+        EXPECT_EQ(is_seen(layer.output()), operand != &Layer::grad);
+        EXPECT_EQ(is_seen(layer.input_gradient()), operand != &Layer::input);
+        if (type == at::kFloat) {
+          EXPECT_EQ(is_seen(layer.weight_gradient()), operand != &Layer::weight);
+        }
+      }
+}
+
+// Pieces of a gradient's rows are those of the whole.
+TEST(Fp8Products, GradientsOfLargeWeightsAreComputedInPieces) {
+  constexpr std::int64_t kColumns = 1 << 16;
+  constexpr std::int64_t kRows = 272;  // 128, 128 and 16
+  ASSERT_EQ(fp8_piece_rows(kColumns), 128);
+  const Layer layer = Layer::drawn(2, kColumns, kRows);
+  const at::Tensor whole = layer.weight_gradient();
+  expect_within(whole, layer.grad.to(at::kDouble).t().mm(layer.input.to(at::kDouble)),
+                bound(layer.grad.t(), Fp8Format::kE5m2, layer.input.t(), Fp8Format::kE4m3) + 1e-5);
+  const at::Tensor twice = whole.clone();
+  Fp8Backward(layer.grad, true).put_weight(twice, false, layer.input, /*overwrite=*/false);
+  EXPECT_TRUE(twice.equal(whole * 2));
 }
 
 TEST(Fp8Products, NeedMultiplesOf16) {
@@ -138,6 +215,7 @@ TEST(Fp8ProductsCuda, CastToTheBitsOfTheCpu) {
         for (const std::int64_t columns : {16, 80, 2048}) {
           at::Tensor x = numbers({rows, columns}, at::kFloat, 9).clamp(-3e4, 3e4).to(type);
           if (rows == 63) x.zero_();
+          if (rows == 16) x = x * 1e-38;  // many are subnormal in bf16, and 0 in fp16
           if (rows == 65) x[64][3] = std::numeric_limits<float>::quiet_NaN();
           const Fp8Matrix here(x, format, Fp8Matrix::Copies::kBoth);
           const Fp8Matrix there(x.cuda(), format, Fp8Matrix::Copies::kBoth);
