@@ -32,6 +32,11 @@ Status check_rate(const DescribedMachine& given, const config::Config& config) {
                "its fp32 speed without TF32 with --tflops, or set bf16.enabled");
 }
 
+Status check_fp8(const DescribedMachine& given, const config::Config& config) {
+  if (!config.fp8.enabled || given.gpu == nullptr || given.gpu->products.fp8 > 0) return {};
+  return no_fp8(std::string(given.gpu->title));
+}
+
 void describe_gpu(const DescribedMachine& given, const ModelLayout& model,
                   const config::Config& config, ProbeReport& report) {
   const GpuSheet* const known = given.gpu;
@@ -93,6 +98,7 @@ Result<ProbeReport> described_machine(const PlanSubject& subject, const PlanRunO
   const DescribedMachine& given = subject.machine;
   const config::Config& config = subject.config;
   SLUICE_RETURN_IF_ERROR(check_rate(given, config));
+  SLUICE_RETURN_IF_ERROR(check_fp8(given, config));
   config::Config here = config;
   if (given.describes_gpu()) here.run.device = config::Device::kCpu;
   if (given.describes_drives()) {

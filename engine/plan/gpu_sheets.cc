@@ -26,17 +26,23 @@ constexpr double kGapS = 1.9e-6;
 // once.
 constexpr double kGpuAdamwBytes = 2.0 * 12 + 2;
 
-constexpr SustainedShare kHopper = {0.67, "656 to 670 TFLOP/s for minutes, H200 (989)"};
+// Products in fp8: 1,238 to 1,290 TFLOP/s for minutes, H200. Other cards are assumed to gain as
+// much, since each maker's sheet has twice the rate of bf16.
+constexpr double kFp8 = 1.9;
+
+constexpr SustainedShare kHopper = {0.67, "656 to 670 TFLOP/s for minutes, H200 (989)", kFp8};
 constexpr SustainedShare kGeForce = {
-    0.92, "LLMQ's and torchtune's published steps in bf16, RTX 4090 (165)"};
-constexpr SustainedShare kBlackwell = {0.85, "LLMQ's published steps in bf16, RTX 5090 (209.5)"};
-constexpr SustainedShare kBlackwellPro = {0.8,
-                                          "LLMQ's published steps in bf16, RTX PRO 6000 (503.8)"};
+    0.92, "LLMQ's and torchtune's published steps in bf16, RTX 4090 (165)", kFp8};
+constexpr SustainedShare kBlackwell = {0.85, "LLMQ's published steps in bf16, RTX 5090 (209.5)",
+                                       kFp8};
+constexpr SustainedShare kBlackwellPro = {
+    0.8, "LLMQ's published steps in bf16, RTX PRO 6000 (503.8)", kFp8};
 constexpr SustainedShare kAmpere = {0.85, "assumed: no step of this kind was measured"};
 constexpr SustainedShare kPowerBound = {
-    0.5, "LLMQ's published steps in bf16, L40S (362): limited by power"};
-constexpr SustainedShare kHopperPcie = {0.55, "assumed: half of the SXM card's power"};
-constexpr SustainedShare kBlackwellDataCenter = {0.67, "assumed: like the H200"};
+    0.5, "LLMQ's published steps in bf16, L40S (362): limited by power", kFp8};
+constexpr SustainedShare kAmperePowerBound = {kPowerBound.share, kPowerBound.from};
+constexpr SustainedShare kHopperPcie = {0.55, "assumed: half of the SXM card's power", kFp8};
+constexpr SustainedShare kBlackwellDataCenter = {0.67, "assumed: like the H200", kFp8};
 
 // TFLOP/s: dense bf16 products with fp32 sums. On GeForce cards that is twice the plain fp32 rate.
 constexpr std::array kSheets = {
@@ -65,7 +71,7 @@ constexpr std::array kSheets = {
     GpuSheet{"a6000", "RTX A6000", 47.5, 154.8, 768, 32, kAmpere},
     GpuSheet{"rtx6000ada", "RTX 6000 Ada", 47.5, 364.2, 960, 32, kPowerBound},
     GpuSheet{"rtxpro6000", "RTX PRO 6000 Blackwell", 95, 503.8, 1792, 64, kBlackwellPro},
-    GpuSheet{"a10", "A10", 22, 125, 600, 32, kPowerBound},
+    GpuSheet{"a10", "A10", 22, 125, 600, 32, kAmperePowerBound},
     GpuSheet{"l4", "L4", 22, 121, 300, 32, kPowerBound},
     GpuSheet{"l40s", "L40S", 44.4, 362, 864, 32, kPowerBound},
     GpuSheet{"a100-40", "A100 40 GB", 39.2, 312, 1555, 32, kAmpere},
@@ -134,7 +140,8 @@ EstimateRates estimate_rates(const SheetRates& sheet) {
   return {.product_flops_per_s = products,
           .attention_flops_per_s = kAttention.share * products,
           .kernel_bytes_per_s = kKernels.share * sheet.memory_gb_per_s * kGiga,
-          .gap_s = kGapS};
+          .gap_s = kGapS,
+          .fp8_flops_per_s = sheet.products.fp8 * products};
 }
 
 }  // namespace sluice::engine

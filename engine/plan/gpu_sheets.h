@@ -20,6 +20,7 @@ namespace sluice::engine {
 struct SustainedShare {
   double share = 0;
   std::string_view from;
+  double fp8 = 0;  // the rate of products in fp8, relative to that; 0: the GPU has none
 };
 
 struct GpuSheet {

@@ -14,6 +14,7 @@
 #include "aio/units.h"
 #include "engine/plan/described_machine.h"
 #include "engine/plan/drive_wear.h"
+#include "engine/plan/fp8_gain.h"
 #include "engine/plan/gpu_sheets.h"
 #include "engine/plan/longest_sequence.h"
 #include "engine/plan/placed_run.h"
@@ -220,6 +221,8 @@ Result<std::vector<offload::WhatIf>> what_ifs(const PlanSubject& subject, const 
           {.more_ram_bytes = subject.ranks.share_of(offload::WhatIfOptions().more_ram_bytes),
            .twice_micro_batch = twice}));
   found.insert(found.end(), others.begin(), others.end());
+  SLUICE_ASSIGN_OR_RETURN(const auto in_fp8, fp8_what_if(subject, placed));
+  if (in_fp8) found.push_back(*in_fp8);
   offload::sort_what_ifs(found);
   return found;
 }

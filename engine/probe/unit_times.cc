@@ -40,6 +40,20 @@ double attention_flops_per_s(const UnitKind& kind, const PassShape& pass,
 
 }  // namespace
 
+UnitSeconds fp8_seconds(const UnitKind& kind, const PassShape& pass, const EstimateRates& rates) {
+  const auto rows = static_cast<double>(pass.rows());
+  const Fp8Work work = kind.fp8_work(pass.number_bytes);
+  const double saved_s_per_flop =
+      rates.fp8_flops_per_s > 0 ? 1 / rates.product_flops_per_s - 1 / rates.fp8_flops_per_s : 0;
+  const auto seconds = [&](double flops, double of_token, double of_pass) {
+    return (rows * of_token + of_pass) / rates.kernel_bytes_per_s - rows * flops * saved_s_per_flop;
+  };
+  return {
+      .forward_s = seconds(work.flops.forward, work.of_token.forward, work.of_passes.forward),
+      .recompute_s = seconds(work.flops.recompute, work.of_token.forward, work.of_passes.forward),
+      .backward_s = seconds(work.flops.backward, work.of_token.backward, work.of_passes.backward)};
+}
+
 UnitTimes estimate_units(const ModelLayout& model, const PassShape& pass,
                          const EstimateRates& rates) {
   SLUICE_CHECK(rates.product_flops_per_s > 0 && rates.kernel_bytes_per_s > 0,
@@ -64,6 +78,7 @@ UnitTimes estimate_units(const ModelLayout& model, const PassShape& pass,
         .recompute_s =
             seconds(flops.recompute, products.recompute, again * bytes.forward, kForwardKernels),
         .backward_s = seconds(flops.backward, products.backward, bytes.backward, kBackwardKernels)};
+    times.kinds[i].seconds += fp8_seconds(kind, pass, rates);
   }
   return times;
 }

@@ -80,9 +80,10 @@ struct WhatIf {
     kTwiceMicroBatch,
     kOverlapUpdate,
     kTwiceLink,  // between ranks, within and between hosts
-    // Callers that know the model find these two, where drives are written.
+    // Callers that know the model find these: the first two where drives are written.
     kTwiceAccumulation,
     kBf16Moments,
+    kFp8,  // products
   };
   Change change = Change::kMoreRam;
   double step_s = 0;

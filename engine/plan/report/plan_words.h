@@ -64,6 +64,8 @@ inline const char* change_name(offload::WhatIf::Change change) {
       return "twice the gradient accumulation";
     case Change::kBf16Moments:
       return "optimizer.params.moments bf16";
+    case Change::kFp8:
+      return "fp8.enabled";
   }
   return "?";
 }

@@ -98,6 +98,55 @@ TEST(GpuSheets, PredictAnRtx4090WithinAQuarterOfWhatIsPublished) {
                 "rtx4090", 60);
 }
 
+// A machine whose GPU has all the state.
+RunPlan plan_on(const char* gpu, const std::vector<std::string>& more) {
+  std::vector<std::string> overrides = {"budget.nvme_paths=[]", "train_micro_batch_size_per_gpu=8",
+                                        "data.sequence_length=1024", "model.preset=qwen2.5-7b"};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return planned(planned_config(overrides), {.machine = {.gpu = *find_gpu_sheet(gpu),
+                                                         .gpu_gib = 139.0,
+                                                         .cpu_gib = 112.0,
+                                                         .ram_gb_per_s = 130},
+                                             .with_what_ifs = true});
+}
+
+TEST(GpuSheets, PlanProductsInFp8AndSayWhatTheyWouldBring) {
+  const std::string fp8 = "fp8.enabled=true";
+  const RunPlan without = plan_on("h200", {});
+  const RunPlan with = plan_on("h200", {fp8});
+  const double gain = without.placement.prediction.step_s / with.placement.prediction.step_s;
+  EXPECT_GT(gain, 1.3);
+  EXPECT_LT(gain, 1.9);
+  const auto advised = [](const RunPlan& plan) {
+    for (const offload::WhatIf& it : plan.what_if)
+      if (it.change == offload::WhatIf::Change::kFp8) return it.tokens_per_s_ratio;
+    return 0.0;
+  };
+  EXPECT_NEAR(advised(without), gain, 0.1);
+  EXPECT_EQ(advised(with), 0);
+  EXPECT_EQ(advised(plan_on("a100-80", {})), 0);
+  const double wide =
+      plan_on("h200", {fp8, "fp8.weight_gradient=bf16"}).placement.prediction.step_s;
+  EXPECT_GT(wide, with.placement.prediction.step_s);
+  EXPECT_LT(wide, without.placement.prediction.step_s);
+}
+
+TEST(GpuSheets, RefuseFp8WhereNothingIsComputedInIt) {
+  const auto refused = [](const char* gpu, const std::vector<std::string>& overrides) {
+    const auto plan =
+        plan_run(planned_config(overrides),
+                 {.machine = {.gpu = *find_gpu_sheet(gpu), .cpu_gib = 112.0, .ram_gb_per_s = 130}});
+    return plan.ok() ? std::string() : plan.error().message();
+  };
+  const std::vector<std::string> usual = {"budget.nvme_paths=[]", "fp8.enabled=true"};
+  EXPECT_THAT(refused("rtx3090", usual), HasSubstr("RTX 3090"));
+  EXPECT_EQ(refused("rtx4090", usual), "");
+  std::vector<std::string> narrow = usual;
+  narrow.insert(narrow.end(), {"model.preset=custom", "model.layers=2", "model.heads=2",
+                               "model.hidden=40", "model.vocab=64", "model.context=1024"});
+  EXPECT_THAT(refused("rtx4090", narrow), HasSubstr("multiples of 16"));
+}
+
 TEST(GpuSheets, AreFoundHoweverTheirNamesAreWritten) {
   for (const char* const name :
        {"rtx4090", "RTX 4090", "GeForce RTX 4090", "4090", "NVIDIA RTX-4090"})
