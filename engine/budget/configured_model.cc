@@ -13,9 +13,8 @@ constexpr std::int64_t kVocabMultiple = 64;
 }  // namespace
 
 ModelOptions configured_model(const config::Config& config, bool on_gpu) {
-  ModelOptions options{.shape = config.model.shape(),
-                       .lora = config.lora.recipe(),
-                       .fp8 = config.fp8.recipe()};
+  ModelOptions options{
+      .shape = config.model.shape(), .lora = config.lora.recipe(), .fp8 = config.fp8.recipe()};
   if (on_gpu && config.precision != config::Precision::kFp32) {
     const std::int64_t more = options.shape.vocab % kVocabMultiple;
     options.padded_vocab = options.shape.vocab + (more == 0 ? 0 : kVocabMultiple - more);

@@ -12,8 +12,8 @@
 
 namespace sluice::engine {
 
-// The run with fp8.enabled, whose unit times are estimated from those in bf16 and the rates of the
-// GPU's data sheet (gpu_sheets.h). Nothing for a GPU that is not in that table or has no fp8, and if
+// The run with fp8.enabled. Its unit times are estimated from those in bf16 and the rates of the
+// GPU's data sheet (gpu_sheets.h). Nothing for a GPU that is not in that table or has no fp8, or if
 // the run does not compute in bf16.
 Result<std::optional<offload::WhatIf>> fp8_what_if(const PlanSubject& subject,
                                                    const PlacedRun& placed);

@@ -144,17 +144,16 @@ void cuda_cast_to_fp8(const at::Tensor& from, const at::Tensor& scale, const at:
   };
   const at::Tensor largest = at::empty({}, from.options().dtype(at::kInt));
   const at::Tensor& made = by_rows.defined() ? by_rows : by_columns;
-  const Fp8CastLaunch launch = {
-      .from = from.const_data_ptr(),
-      .rows = from.size(0),
-      .columns = from.size(1),
-      .dtype = dtype_of(from),
-      .is_e5m2 = made.scalar_type() == at::kFloat8_e5m2,
-      .largest = static_cast<std::uint32_t*>(largest.mutable_data_ptr()),
-      .scale = scale.mutable_data_ptr<float>(),
-      .to = pointer_to(by_rows),
-      .turned = pointer_to(by_columns),
-      .padded_rows = by_columns.defined() ? by_columns.size(1) : 0};
+  const Fp8CastLaunch launch = {.from = from.const_data_ptr(),
+                                .rows = from.size(0),
+                                .columns = from.size(1),
+                                .dtype = dtype_of(from),
+                                .is_e5m2 = made.scalar_type() == at::kFloat8_e5m2,
+                                .largest = static_cast<std::uint32_t*>(largest.mutable_data_ptr()),
+                                .scale = scale.mutable_data_ptr<float>(),
+                                .to = pointer_to(by_rows),
+                                .turned = pointer_to(by_columns),
+                                .padded_rows = by_columns.defined() ? by_columns.size(1) : 0};
   C10_CUDA_CHECK(launch_fp8_largest(launch, stream));
   C10_CUDA_CHECK(launch_fp8_cast(launch, stream));
 }
