@@ -56,6 +56,7 @@ at::Tensor ProductsPass::fp8_output(const at::Tensor& input, const at::Tensor& w
   at::Tensor bias;
   if (indices_.bias != kNoParameter) {
     std::vector<at::Tensor> parts;
+    parts.reserve(static_cast<std::size_t>(indices_.parts));
     for (int part = 0; part < indices_.parts; ++part) parts.push_back(w_[indices_.bias + part]);
     bias = parts.size() == 1 ? parts.front() : at::cat(parts);
   }
