@@ -98,6 +98,7 @@ std::vector<float> longrope(const Rope& rope, std::int64_t head_dim, std::int64_
       tokens > rope.original_context ? rope.long_factors : rope.short_factors;
   const auto base = static_cast<float>(rope.theta);
   std::vector<float> frequencies;
+  frequencies.reserve(static_cast<std::size_t>(head_dim / 2));
   for (std::int64_t pair = 0; pair < head_dim / 2; ++pair)
     frequencies.push_back(1.0F / (static_cast<float>(factors.at(static_cast<std::size_t>(pair))) *
                                   power(base, pair, head_dim)));
