@@ -54,7 +54,8 @@ void ExpertLoad::end_forward(std::size_t micro_batches, std::int64_t tokens, dou
   for (std::size_t m = 0; m < micro_batches; ++m) {
     const auto index = static_cast<std::int64_t>(m);
     const at::Tensor shares = chosen_.select(0, index).to(at::kDouble).div_(rows);
-    losses_.push_back(shares.dot(probabilities_.select(0, index)).mul_(experts / rows));
+    // BLAS's dot would add in an order that depends on the alignment of the micro-batch's row.
+    losses_.push_back(shares.mul(probabilities_.select(0, index)).sum().mul_(experts / rows));
     gradients_.push_back(shares.mul(options_.coefficient * scale * experts / rows));
   }
 }

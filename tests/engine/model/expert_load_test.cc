@@ -122,6 +122,27 @@ TEST_F(ExpertLoadOf, IsLowestForEvenShares) {
   EXPECT_NEAR(loss_of((at::eye(4, at::kDouble) * 100)[2].repeat({8, 1})), 4, 1e-12);
 }
 
+// Whatever the alignment of the micro-batch's statistics.
+TEST_F(ExpertLoadOf, HasTheSameBitsAtEachPlaceOfAWave) {
+  constexpr std::size_t kPlaces = 8;
+  for (const std::int64_t experts : {5, 13, 61, 127}) {
+    const ModelLayout model = model_layout({.shape = shape_with(experts, kPerToken)});
+    ExpertLoad load(model, {.coefficient = 1, .micro_batches = kPlaces}, at::kCPU);
+    load.begin_step();
+    load.begin_wave();
+    at::manual_seed(static_cast<std::uint64_t>(experts));
+    for (int unit = 1; unit <= kLayers; ++unit) {
+      ExpertsPass::Middle middle;
+      middle.routing = route(at::randn({31, experts}, at::kDouble), {.per_token = kPerToken});
+      middle.rows.emplace(middle.routing->chosen, experts);
+      for (std::size_t m = 0; m < kPlaces; ++m) ExpertsPass::count(middle, *load.counted(unit, m));
+    }
+    load.end_forward(kPlaces, 31, 1);
+    for (const at::Tensor& loss : load.balance_losses())
+      EXPECT_EQ(loss.item<double>(), load.balance_losses()[0].item<double>()) << experts;
+  }
+}
+
 TEST(ExpertLoad, CountsInForwardAlone) {
   const at::Tensor tokens = at::randint(29, {2, 9}, at::kLong);
   const auto rows_with = [&](bool recompute) {
