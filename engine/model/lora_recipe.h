@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "offload/params/codec_tables.h"
+#include "offload/codec_tables.h"
 
 namespace sluice::engine {
 

@@ -27,7 +27,7 @@
 #include <cstdint>
 #include <span>
 
-#include "offload/params/codec_tables.h"
+#include "offload/codec_tables.h"
 
 namespace sluice::offload {
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "aio/result.h"
+#include "offload/codec_tables.h"
 #include "offload/element_types.h"
-#include "offload/params/codec_tables.h"
 
 namespace sluice::offload {
 
