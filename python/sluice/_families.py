@@ -229,6 +229,9 @@ def _check_rotary(model: nn.Module) -> None:
             for key, table in part._buffers.items()
             if key.endswith("inv_freq") and table is not None and not table.is_meta
         }
+        # Each pass sets it anew, from its length; original_inv_freq stays.
+        if getattr(part, "rope_type", "") == "longrope":
+            tables.pop("inv_freq", None)
         if not tables:
             continue
         try:

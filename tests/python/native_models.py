@@ -82,6 +82,22 @@ MODELS = {
             "rope_parameters": {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 4.0},
         },
     ),
+    "longrope": (
+        "Phi3",
+        LLAMA,
+        {
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": None,
+            "original_max_position_embeddings": 9,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 100.0,
+                "short_factor": [1.0, 1.25, 1.5, 2.0],
+                "long_factor": [1.0, 2.5, 4.0, 7.0],
+            },
+        },
+    ),
 }
 
 

@@ -64,6 +64,8 @@ class Losses(NativeCase):
             ("mistral", True),
             ("dynamic", False),
             ("dynamic", True),
+            ("longrope", False),
+            ("longrope", True),
             ("phi3", True),
             ("gemma3", False),
             ("gemma3", True),
