@@ -24,8 +24,8 @@ constexpr const char* kFormat = "sluice-checkpoint";
 constexpr std::int64_t kVersion = 9;          // before 9, a version stood for the set of keys
 constexpr const char* kFirstFamily = "gpt2";  // of checkpoints that name no family
 // Features that a reader must support to read a checkpoint correctly.
-constexpr std::array<std::string_view, 7> kFeatures = {
-    "adapters", "client", "evaluations", "moments", "nf4", "parts", "store"};
+constexpr std::array<std::string_view, 8> kFeatures = {
+    "adapters", "client", "evaluations", "lists", "moments", "nf4", "parts", "store"};
 constexpr std::int64_t kMaxWorldSize = 1 << 20;
 constexpr std::uint64_t kHashDomain = 0x736c7563'636b7074;  // a store's id has no such place
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 28;
@@ -71,6 +71,7 @@ json features_of(const CheckpointManifest& manifest) {
   const std::array<bool, kFeatures.size()> has = {manifest.state.run.adapters.has_value(),
                                                   !manifest.state.client.empty(),
                                                   manifest.state.evaluations.has_value(),
+                                                  !manifest.state.run.family_lists.empty(),
                                                   manifest.moments != DType::kF32,
                                                   has_nf4(manifest.state.run.adapters),
                                                   manifest.in_parts(),

@@ -187,8 +187,10 @@ TEST(CheckpointManifest, KeepsSkippedSteps) {
 TEST(CheckpointManifest, KeepsTheFamilysListsAndEarlierOnesHaveNone) {
   CheckpointManifest manifest = test_manifest();
   EXPECT_FALSE(content_of(manifest)["run"].contains("family_lists"));
+  EXPECT_THAT(features_of(manifest), testing::Not(testing::Contains("lists")));
   const StoredRun without = manifest.state.run;
   manifest.state.run.family_lists = {{"factors", {1, 0.1, 1e-6}}};
+  EXPECT_THAT(features_of(manifest), testing::Contains("lists"));
   EXPECT_EQ(*parse_checkpoint_manifest(to_text(manifest)), manifest);
   const StoredRun stored = manifest.state.run;
   StoredRun now = stored;
