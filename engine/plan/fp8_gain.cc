@@ -33,9 +33,10 @@ Result<std::optional<offload::WhatIf>> fp8_what_if(const PlanSubject& subject,
   with.config.fp8.enabled = true;
   with.model = configured_layout(with.config, subject.on_gpu);
   const PassShape pass = {.micro_batch = config.batch.micro, .tokens = config.data.sequence_tokens};
-  const EstimateRates rates = {.product_flops_per_s = machine.speeds.gpu_matmul_flops_per_s,
-                               .kernel_bytes_per_s = machine.speeds.gpu_copy_bytes_per_s,
-                               .fp8_flops_per_s = gain * machine.speeds.gpu_matmul_flops_per_s};
+  const EstimateRates rates = {
+      .product_flops_per_s = machine.speeds.gpu_matmul_flops_per_s,
+      .kernel_bytes_per_s = kernel_rate(machine.speeds.gpu_copy_bytes_per_s),
+      .fp8_flops_per_s = gain * machine.speeds.gpu_matmul_flops_per_s};
   for (std::size_t i = 0; i < machine.units.kinds.size(); ++i)
     machine.units.kinds[i].seconds +=
         fp8_seconds(with.model.kind(with.model.first_of_kinds()[i]), pass, rates);

@@ -135,6 +135,10 @@ void describe_by_sheet(const SheetRates& sheet, ProbeReport& report) {
                    kBothWays};
 }
 
+double kernel_rate(double copy_bytes_per_s) {
+  return copy_bytes_per_s * kKernels.share / kCopies.share;
+}
+
 EstimateRates estimate_rates(const SheetRates& sheet) {
   const double products = sheet.products.share * sheet.tflops * kTera;
   return {.product_flops_per_s = products,

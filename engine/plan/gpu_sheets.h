@@ -49,5 +49,7 @@ struct SheetRates {
 };
 void describe_by_sheet(const SheetRates& sheet, ProbeReport& report);
 EstimateRates estimate_rates(const SheetRates& sheet);
+// EstimateRates::kernel_bytes_per_s of a GPU that copies so fast.
+double kernel_rate(double copy_bytes_per_s);
 
 }  // namespace sluice::engine
