@@ -67,7 +67,7 @@ void derive_precision(Derivation& derivation) {
                      : config.bf16.enabled ? Precision::kBf16
                                            : Precision::kFp32;
   if (config.fp8.enabled && config.precision != Precision::kBf16)
-    derivation.reject("fp8.enabled needs bf16.enabled: products in fp8 are those of a run in bf16");
+    derivation.reject("fp8.enabled needs bf16.enabled: set it to true, or fp8.enabled to false");
 }
 
 }  // namespace sluice::config

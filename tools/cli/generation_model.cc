@@ -23,6 +23,8 @@ Result<config::Config> resolve_run(aio::IoQueue& queue, const GenerationOptions&
                                    const CheckpointArgument& from) {
   config::Sources sources;
   sources.overrides = overrides_of(options.config);
+  // Generation computes no product in fp8, so it takes other precisions than bf16.
+  sources.overrides.emplace_back("fp8.enabled=false");
   const std::string file = from.run_directory + "/config.json";
   SLUICE_ASSIGN_OR_RETURN(const bool there, queue.backend().files().exists(file));
   if (!from.run_directory.empty() && there) {
