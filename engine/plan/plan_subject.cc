@@ -34,6 +34,8 @@ Status check_drive(const config::Config& config, const DescribedMachine& machine
       "--drive-write-gb-per-s too, or a folder on a drive of this machine (budget.nvme_paths)");
 }
 
+}  // namespace
+
 Status check_fp8(const config::Config& config, const ModelLayout& model, bool is_module) {
   if (!config.fp8.enabled) return {};
   for (const int unit : model.first_of_kinds())
@@ -46,8 +48,6 @@ Status check_fp8(const config::Config& config, const ModelLayout& model, bool is
                   "whose widths are multiples of " +
                       std::to_string(kFp8Multiple) + "; leave it out");
 }
-
-}  // namespace
 
 Result<PlanSubject> plan_subject(const config::Config& given, const PlanRunOptions& asked,
                                  aio::FileSystem& files) {

@@ -27,6 +27,9 @@ struct PlanSubject {
   OutsideMemory outside;
 };
 
+// kInvalidArgument: fp8.enabled, for a model in which nothing is computed in fp8.
+Status check_fp8(const config::Config& config, const ModelLayout& model, bool is_module);
+
 // `files` reports whether the run's folders are on this machine.
 Result<PlanSubject> plan_subject(const config::Config& given, const PlanRunOptions& asked,
                                  aio::FileSystem& files);

@@ -233,7 +233,7 @@ class MachineProbe {
     const auto tell = step("the GPU");
     if (!gpu_) return {};
     report_.gpu = gpu_->name;
-    if (config_.fp8.enabled && !has_fp8(at::Device(at::kCUDA, 0))) return no_fp8(gpu_->name);
+    SLUICE_RETURN_IF_ERROR(check_fp8_of_gpu(config_));
     GpuProbeOptions options{.form = types_.form,
                             .grad_type = types_.grad_type,
                             .type = offload::compute_type(types_.form.param)};
@@ -364,6 +364,12 @@ Error no_fp8(const std::string& gpu) {
   return {ErrorCode::kInvalidArgument,
           "fp8.enabled needs a GPU of compute capability 8.9 or later (RTX 40, Ada, Hopper), and " +
               gpu + " is older: leave fp8.enabled out"};
+}
+
+Status check_fp8_of_gpu(const config::Config& config) {
+  if (!config.fp8.enabled || !uses_cuda(config) || has_fp8(at::Device(at::kCUDA, 0))) return {};
+  const auto gpu = gpu_identity();
+  return no_fp8(gpu ? gpu->name : "this GPU");
 }
 
 EstimateRates rates_for_estimates(const config::Config& config, const ProbeReport& report) {

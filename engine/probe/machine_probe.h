@@ -48,6 +48,8 @@ Status forget_measurements(const config::Config& config, const ProbeReport& repo
 
 // kInvalidArgument: fp8.enabled, for a GPU that does not multiply fp8.
 Error no_fp8(const std::string& gpu);
+// The same, if that is this machine's GPU and the run computes on it.
+Status check_fp8_of_gpu(const config::Config& config);
 
 // The probed rates in the form for estimate_units(). The cores' products are not measured: a modest
 // rate is assumed.

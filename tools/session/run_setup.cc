@@ -20,6 +20,7 @@
 #include "engine/device/host.h"
 #include "engine/families/families.h"
 #include "engine/observe/text_table.h"
+#include "engine/plan/plan_subject.h"
 #include "engine/plan/report/plan_report.h"
 #include "engine/plan/shared_placement.h"
 #include "engine/preflight/host_shares.h"
@@ -27,6 +28,7 @@
 #include "engine/preflight/nvme_folders.h"
 #include "engine/preflight/preflight.h"
 #include "engine/preflight/shared_file_systems.h"
+#include "engine/probe/machine_probe.h"
 #include "engine/run/run_checkpoints.h"
 #include "engine/run/saved_run.h"
 #include "engine/run/state_image.h"
@@ -280,6 +282,10 @@ Result<PlannedRun> checked_plan(const config::Config& given, engine::RunPurpose 
   SLUICE_RETURN_IF_ERROR(engine::check_device(config));
   const bool on_gpu = engine::uses_cuda(config);
   const engine::ModelLayout model = engine::configured_layout(config, on_gpu);
+  if (purpose == engine::RunPurpose::kTraining) {
+    SLUICE_RETURN_IF_ERROR(engine::check_fp8(config, model, /*is_module=*/false));
+    SLUICE_RETURN_IF_ERROR(engine::check_fp8_of_gpu(config));
+  }
   const int host_ranks = options.link->world_size(engine::ProcessGroup::kNode);
   SLUICE_RETURN_IF_ERROR(engine::clear_leftovers(config, *options.link));
   const engine::MachineFacts facts =

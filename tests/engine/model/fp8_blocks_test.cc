@@ -1,4 +1,5 @@
 // Blocks whose products are computed in fp8, next to the same blocks without.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>

@@ -122,7 +122,7 @@ TEST(GpuSheets, PlanProductsInFp8AndSayWhatTheyWouldBring) {
       if (it.change == offload::WhatIf::Change::kFp8) return it.tokens_per_s_ratio;
     return 0.0;
   };
-  EXPECT_NEAR(advised(without), gain, 0.1);
+  EXPECT_NEAR(advised(without), gain, 0.01);
   EXPECT_EQ(advised(with), 0);
   EXPECT_EQ(advised(plan_on("a100-80", {})), 0);
   const double wide =
