@@ -165,7 +165,9 @@ Status store(const Key& key, const Json& value, std::vector<std::string>& field)
 }
 
 Status store(const Key& key, const Json& value, std::vector<double>& field) {
-  if (!value.is_array() || value.size() > kMaxListLength) return wrong(key, value);
+  if (!value.is_array()) return wrong(key, value);
+  if (value.size() > kMaxListLength)
+    return wrong(key, value, ": more than " + std::to_string(kMaxListLength) + " entries");
   std::vector<double> numbers;
   for (const Json& entry : value) {
     const auto number = as_number(entry);

@@ -255,6 +255,7 @@ TEST(KeyTable, ListsOfNumbersAreGivenBackAndOmittedWhereThereAreNone) {
 
   for (const Json& wrong : std::vector<Json>{3, "1, 2", {1, "x"}, {1, Json()}, Json(257, 1)})
     EXPECT_THAT(refusal(run_with(wrong)), HasSubstr("must be a list of numbers"));
+  EXPECT_THAT(refusal(run_with(Json(257, 1))), HasSubstr("more than 256 entries"));
   EXPECT_THAT(refusal(run_with(Json(47, 1))), HasSubstr("has 47 numbers"));
   EXPECT_THAT(refusal(run_with(Json::array())), HasSubstr("has 0 numbers"));
   EXPECT_THAT(refusal(run_with(Json(48, 1), "none")), HasSubstr("is for rope_scaling longrope"));
