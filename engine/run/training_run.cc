@@ -53,8 +53,7 @@ TrainingRun::~TrainingRun() {
 }
 
 Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& config,
-                                                         const MemoryPlan& plan,
-                                                         Communicator& link,
+                                                         const MemoryPlan& plan, Communicator& link,
                                                          const MakeBackend& make_backend) {
   std::unique_ptr<TrainingRun> run(new TrainingRun(config, plan));
   if (run->has_other_ranks()) run->all_.emplace();
@@ -64,11 +63,10 @@ Result<std::unique_ptr<TrainingRun>> TrainingRun::create(const config::Config& c
   SLUICE_ASSIGN_OR_RETURN(auto data, RunData::open(config, RunPurpose::kTraining));
   run->data_ = std::make_unique<RunData>(std::move(data));
   at::set_num_threads(compute_threads(config));
-  SLUICE_ASSIGN_OR_RETURN(run->parts_,
-                          Resources::create(config, run->plan_, run->model(),
-                                            {.use = Resources::Use::kSteps,
-                                           .link = &link,
-                                           .make_backend = make_backend}));
+  SLUICE_ASSIGN_OR_RETURN(run->parts_, Resources::create(config, run->plan_, run->model(),
+                                                         {.use = Resources::Use::kSteps,
+                                                          .link = &link,
+                                                          .make_backend = make_backend}));
   const UpdateRules rules = update_rules(config, plan.state.settings);
   SLUICE_ASSIGN_OR_RETURN(const TrainState state, initial_state(rules));
   run->trainer_ = std::make_unique<Trainer>(

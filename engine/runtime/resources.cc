@@ -70,8 +70,8 @@ Status Resources::limit_gpu(const config::Config& config) const {
 
 Status Resources::make_forward(const config::Config& config, const Environment& environment) {
   const bool trains = environment.use != Use::kForward;
-  SLUICE_ASSIGN_OR_RETURN(drives_, open_drives(config, trains ? &io_trace_ : nullptr,
-                                               environment.make_backend));
+  SLUICE_ASSIGN_OR_RETURN(
+      drives_, open_drives(config, trains ? &io_trace_ : nullptr, environment.make_backend));
   SLUICE_RETURN_IF_ERROR(cuda_ranks_.connect(plan_, ranks_));
   if (trains) SLUICE_RETURN_IF_ERROR(limit_gpu(config));
   if (trains && plan_.cuda)

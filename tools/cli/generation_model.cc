@@ -6,6 +6,7 @@
 #include <iostream>
 #include <utility>
 
+#include "aio/text.h"
 #include "engine/config/stored_config.h"
 #include "engine/exchange/tokenizer_files.h"
 #include "engine/run/stored_state.h"

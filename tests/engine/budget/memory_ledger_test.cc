@@ -203,8 +203,8 @@ const std::vector<std::string> kGradientsOnNvme = {"placement.gradients_to_nvme=
 // What bitsandbytes takes for the matrices: 4.5 bits for a number, or 4.127 and two scales for each
 // group.
 TEST(BaseForm, TakesTheBytesOfItsCodec) {
-  const ModelLayout model = configured_layout(planned_config(kAdapters), /*on_gpu=*/true);
-  const UnitLayout& block = model.base().layout(1);
+  const ModelLayout base = configured_layout(planned_config(kAdapters), /*on_gpu=*/true).base();
+  const UnitLayout& block = base.layout(1);
   const std::uint64_t matrices = block.elements_of_group(kDecayed);
   const std::uint64_t vectors = 2 * (block.elements - matrices);
   const auto bytes = [&](offload::BlockCodec codec) {
@@ -214,7 +214,7 @@ TEST(BaseForm, TakesTheBytesOfItsCodec) {
   EXPECT_EQ(bytes(offload::BlockCodec::kNf4), matrices / 2 + matrices / 64 * 4);
   EXPECT_EQ(bytes(offload::BlockCodec::kNf4Double),
             matrices / 2 + matrices / 64 + matrices / 16384 * 8);
-  const UnitLayout& head = model.base().layout(model.head());
+  const UnitLayout& head = base.layout(base.head());
   EXPECT_EQ(BaseForm{.codec = offload::BlockCodec::kNf4}.bytes(head), 2 * head.elements);
   EXPECT_LT(BaseForm{.codec = offload::BlockCodec::kInt8}.bytes(head), 11 * head.elements / 10);
 }
