@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 #include <string>
 
 namespace sluice::engine {
@@ -63,6 +64,37 @@ Status Communicator::all_to_all(std::span<const std::byte> sent, std::span<std::
     return refuse("all_to_all", "input and output overlap without being in place");
   }
   return do_all_to_all(sent, received, options);
+}
+
+Status Communicator::send_receive(const Messages& messages, const CollectiveOptions& options) {
+  for (const int other : {messages.to, messages.from}) {
+    if (other == kNoRank) continue;
+    if (other < 0 || other >= world_size(options.group) || other == rank(options.group)) {
+      return refuse("send_receive", "rank " + std::to_string(rank(options.group)) + " of " +
+                                        std::to_string(world_size(options.group)) +
+                                        " has no other rank " + std::to_string(other));
+    }
+  }
+  if ((messages.to == kNoRank && !messages.sent.empty()) ||
+      (messages.from == kNoRank && !messages.received.empty())) {
+    return refuse("send_receive", "there are bytes, but no rank for them");
+  }
+  if (overlap(messages.sent, messages.received))
+    return refuse("send_receive", "input and output overlap");
+  return do_send_receive(messages, options);
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::part(std::span<const int> ranks) {
+  std::set<int> members;
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= world_size() || !members.insert(rank).second) {
+      return refuse("part", "rank " + std::to_string(rank) + " is there twice, or not one of " +
+                                std::to_string(world_size()));
+    }
+  }
+  if (!members.contains(rank()))
+    return refuse("part", "rank " + std::to_string(rank()) + " is not a rank of this part");
+  return do_part(ranks);
 }
 
 Status Communicator::barrier(ProcessGroup group) { return do_barrier(group); }

@@ -1,8 +1,9 @@
-// Communicator: collectives between the ranks of a run, or of a part of it.
+// Communicator: collectives and messages between the ranks of a run, or of a part of it.
 //
 // All ranks of a group call the same collective with the same sizes, in the same order. Rank r's
 // piece of a whole is the r-th of world_size() equal pieces. World size 1 is not a special case: it
-// has shards too, and every rule below holds.
+// has shards too, and every rule below holds. A message is called by its two ranks alone; between
+// these two its place among the collectives is the same.
 //
 // Memory:  spans belong to the caller, which must not touch them until the collective is done.
 //          Nothing is allocated. Input and output are disjoint, or in place: the input is exactly
@@ -51,6 +52,16 @@ struct CollectiveOptions {
   std::uint64_t sent_stride_bytes = 0;
 };
 
+constexpr int kNoRank = -1;
+
+// What a rank sends to one rank of the group, and what it receives from one, perhaps another.
+struct Messages {
+  std::span<const std::byte> sent = {};
+  int to = kNoRank;  // kNoRank: nothing is sent
+  std::span<std::byte> received = {};
+  int from = kNoRank;  // kNoRank: nothing is received
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -70,6 +81,9 @@ class Communicator {
   // multiple of world_size, unless sent_stride_bytes is set.
   Status all_to_all(std::span<const std::byte> sent, std::span<std::byte> received,
                     const CollectiveOptions& options = {});
+  // Both messages at once (MPI_Sendrecv), so that ranks that send to each other do not deadlock.
+  // The ranks at their other ends call this with spans of the same sizes.
+  Status send_receive(const Messages& messages, const CollectiveOptions& options = {});
   // Returns once every rank of the group has called it.
   Status barrier(ProcessGroup group = ProcessGroup::kWorld);
 
@@ -88,6 +102,11 @@ class Communicator {
   // In place and exact: kInvalidArgument, on every rank, if a sum overflows. There is none for
   // doubles: their sum depends on the order, which the caller chooses after all_gather_values().
   Status sum(std::span<std::int64_t> values, ProcessGroup group = ProcessGroup::kWorld);
+
+  // A communicator of these ranks of the world, numbered in this order; on each host its local
+  // ranks follow that order too. Only these ranks call this. It must not outlive
+  // this one. abort(), a failure, and the names of ranks in messages are those of the whole run.
+  Result<std::unique_ptr<Communicator>> part(std::span<const int> ranks);
 
   // Waits until the work enqueued on the stream is done, but no longer than the collectives'
   // time-out, and not after another rank is known to have failed.
@@ -110,7 +129,9 @@ class Communicator {
                               const CollectiveOptions& options) = 0;
   virtual Status do_all_to_all(std::span<const std::byte> sent, std::span<std::byte> received,
                                const CollectiveOptions& options) = 0;
+  virtual Status do_send_receive(const Messages& messages, const CollectiveOptions& options) = 0;
   virtual Status do_barrier(ProcessGroup group) = 0;
+  virtual Result<std::unique_ptr<Communicator>> do_part(std::span<const int> ranks) = 0;
 };
 
 // A world of one rank, which is rank 0 of every group and receives what it sends. It never moves

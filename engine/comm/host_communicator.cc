@@ -1,8 +1,13 @@
 #include "engine/comm/host_communicator.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <functional>
+#include <map>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace sluice::engine {
 namespace {
@@ -17,6 +22,47 @@ using MutableBytes = std::span<std::byte>;
 void copy(ConstBytes from, MutableBytes to) {
   if (!from.empty() && from.data() != to.data()) std::memmove(to.data(), from.data(), from.size());
 }
+
+// Messages between some of the ranks, by the links of all.
+class PartLinks final : public HostLinks {
+ public:
+  PartLinks(HostLinks& whole, std::span<const int> ranks)
+      : whole_(whole), ranks_(ranks.begin(), ranks.end()) {
+    std::map<std::string, int, std::less<>> of_host;
+    for (const int rank : ranks_) {
+      RankPlace place = whole.places()[static_cast<std::size_t>(rank)];
+      place.local_rank = of_host[place.host]++;
+      if (rank == whole.rank()) rank_ = static_cast<int>(places_.size());
+      places_.push_back(std::move(place));
+    }
+    sends_.reserve(ranks_.size());
+    receives_.reserve(ranks_.size());
+  }
+
+  int rank() const override { return rank_; }
+  const std::vector<RankPlace>& places() const override { return places_; }
+  void abort(std::string_view reason) noexcept override { whole_.abort(reason); }
+  Status failure() const override { return whole_.failure(); }
+
+  Status exchange(const MessageLabel& label, std::span<const Outgoing> sends,
+                  std::span<const Incoming> receives) override {
+    const auto in_whole = [&](int rank) { return ranks_[static_cast<std::size_t>(rank)]; };
+    sends_.clear();
+    receives_.clear();
+    for (const Outgoing& message : sends) sends_.push_back({in_whole(message.to), message.bytes});
+    for (const Incoming& message : receives)
+      receives_.push_back({in_whole(message.from), message.bytes});
+    return whole_.exchange(label, sends_, receives_);
+  }
+
+ private:
+  HostLinks& whole_;
+  const std::vector<int> ranks_;  // in the whole, by rank of the part
+  int rank_ = 0;
+  std::vector<RankPlace> places_;
+  std::vector<Outgoing> sends_;
+  std::vector<Incoming> receives_;
+};
 
 class HostCommunicator final : public Communicator {
  public:
@@ -133,6 +179,23 @@ class HostCommunicator final : public Communicator {
     }
     if (from != own(group)) receives_.push_back({members(group).world_ranks[from], bytes});
     return exchange(kKind, group, bytes.size());
+  }
+
+  Status do_send_receive(const Messages& messages, const CollectiveOptions& options) override {
+    constexpr auto kKind = CollectiveKind::kSendReceive;
+    SLUICE_RETURN_IF_ERROR(check_host(kKind, options));
+    const auto in_world = [&](int r) {
+      return members(options.group).world_ranks[static_cast<std::size_t>(r)];
+    };
+    sends_.clear();
+    receives_.clear();
+    if (messages.to != kNoRank) sends_.push_back({in_world(messages.to), messages.sent});
+    if (messages.from != kNoRank) receives_.push_back({in_world(messages.from), messages.received});
+    return links_->exchange({.kind = kKind, .group = options.group}, sends_, receives_);
+  }
+
+  Result<std::unique_ptr<Communicator>> do_part(std::span<const int> ranks) override {
+    return make_host_communicator(std::make_unique<PartLinks>(*links_, ranks));
   }
 
   // All pairs exchange a message, as in all_gather, so a waiting rank can name the ranks that have

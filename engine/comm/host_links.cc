@@ -38,6 +38,8 @@ const char* name_of(CollectiveKind kind) {
       return "all_to_all";
     case CollectiveKind::kBarrier:
       return "barrier";
+    case CollectiveKind::kSendReceive:
+      return "send_receive";
   }
   return "an unknown collective";
 }

@@ -50,6 +50,7 @@ enum class CollectiveKind : std::uint8_t {
   kBroadcast,
   kAllToAll,
   kBarrier,
+  kSendReceive,
 };
 const char* name_of(CollectiveKind kind);
 
@@ -57,8 +58,8 @@ const char* name_of(CollectiveKind kind);
 struct MessageLabel {
   CollectiveKind kind = CollectiveKind::kBarrier;
   ProcessGroup group = ProcessGroup::kWorld;
-  std::uint64_t sequence = 0;     // among the messages of this group
-  std::uint64_t whole_bytes = 0;  // of the message's collective
+  std::uint64_t sequence = 0;     // among the collectives of this group; 0 for kSendReceive
+  std::uint64_t whole_bytes = 0;  // of the message's collective; 0 for kSendReceive
 
   bool operator==(const MessageLabel&) const = default;
 };

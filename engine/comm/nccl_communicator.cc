@@ -165,6 +165,40 @@ class NcclCommunicator final : public Communicator {
     return {};
   }
 
+  Status do_send_receive(const Messages& messages, const CollectiveOptions& options) override {
+    if (options.stream == nullptr) return host_->send_receive(messages, options);
+    const std::uint64_t most = std::max(messages.sent.size(), messages.received.size());
+    for (std::uint64_t begin = 0; begin < most; begin += options_.max_send_bytes) {
+      const auto piece = [&](auto whole) {
+        const std::uint64_t first = std::min(begin, whole.size());
+        return whole.subspan(first, std::min(options_.max_send_bytes, whole.size() - first));
+      };
+      const auto sent = piece(messages.sent);
+      const auto received = piece(messages.received);
+      SLUICE_RETURN_IF_ERROR(
+          enqueue(options.group, most, "ncclSend and ncclRecv", [&](nccl::Comm* comm) {
+            nccl::Code code = api_.group_start();
+            if (!sent.empty()) {
+              keep_worse(&code, api_.send(sent.data(), sent.size(), nccl::kUint8, messages.to, comm,
+                                          options.stream));
+            }
+            if (!received.empty()) {
+              keep_worse(&code, api_.receive(received.data(), received.size(), nccl::kUint8,
+                                             messages.from, comm, options.stream));
+            }
+            keep_worse(&code, api_.group_end());
+            return code;
+          }));
+    }
+    return health();
+  }
+
+  // It has an NCCL communicator of its own, on the same device.
+  Result<std::unique_ptr<Communicator>> do_part(std::span<const int> ranks) override {
+    SLUICE_ASSIGN_OR_RETURN(auto host, host_->part(ranks));
+    return make_nccl_communicator(std::move(host), options_);
+  }
+
   Status do_barrier(ProcessGroup group) override {
     SLUICE_RETURN_IF_ERROR(health());
     return host_->barrier(group);

@@ -28,7 +28,15 @@ class SingleProcess final : public Communicator {
                        const CollectiveOptions& options) override {
     return deliver("all_to_all", sent, received, options);
   }
+  // There is no rank to send to, which the caller has checked.
+  Status do_send_receive(const Messages& /*messages*/,
+                         const CollectiveOptions& /*options*/) override {
+    return {};
+  }
   Status do_barrier(ProcessGroup /*group*/) override { return {}; }
+  Result<std::unique_ptr<Communicator>> do_part(std::span<const int> /*ranks*/) override {
+    return make_single_process_communicator();
+  }
 
   // Delivers a message of the only rank to itself.
   static Status deliver(const char* collective, std::span<const std::byte> sent,

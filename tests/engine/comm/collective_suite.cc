@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 
 namespace sluice::engine {
 namespace {
@@ -64,6 +65,7 @@ class Suite {
     check_all_gather(elements);
     check_all_to_all(elements);
     check_broadcast(elements);
+    check_messages(elements);
     good(comm_.barrier(group_), "barrier");
   }
 
@@ -157,6 +159,36 @@ class Suite {
     }
   }
 
+  // Around a ring, and then down a line, as the stages of a pipeline send: to the next rank, from
+  // the one before, with sizes that differ in each direction.
+  void check_messages(std::size_t elements) {
+    if (ranks() == 1) return;
+    const std::size_t next = (own_ + 1) % ranks();
+    const std::size_t last = (own_ + ranks() - 1) % ranks();
+    const auto size_from = [&](std::size_t r) { return elements + r; };
+    auto received = place(Floats(size_from(last)));
+    good(comm_.send_receive({.sent = place(values(own_, 0, size_from(own_))),
+                             .to = static_cast<int>(next),
+                             .received = received,
+                             .from = static_cast<int>(last)},
+                            options()),
+         "send_receive");
+    same(received, values(last, 0, size_from(last)), "send_receive");
+    memory_.reset();
+    Messages line;
+    if (own_ > 0) {
+      line.received = place(Floats(elements));
+      line.from = static_cast<int>(last);
+    }
+    if (next > 0) {
+      line.sent = place(values(own_, 0, elements));
+      line.to = static_cast<int>(next);
+    }
+    good(comm_.send_receive(line, options()), "send_receive on a line");
+    if (own_ > 0) same(line.received, values(last, 0, elements), "send_receive on a line");
+    memory_.reset();
+  }
+
   void check_small_values() {
     std::vector<double> gathered(ranks());
     good(comm_.all_gather_values(0.1 * (members_[own_] + 1), gathered, group_),
@@ -226,6 +258,26 @@ void SuiteMemory::read(std::span<std::byte> to, std::span<const std::byte> from)
 
 std::vector<std::string> check_collectives(Communicator& comm, const SuiteOptions& options) {
   return Suite(comm, options).run();
+}
+
+std::vector<std::string> check_parts(Communicator& comm, const SuiteOptions& options) {
+  std::vector<int> own;
+  SuiteOptions of_part = options;
+  of_part.places.clear();
+  std::map<std::string, int> of_host;
+  // The second half of the world in reverse order, the first one as it is.
+  const int ranks = comm.world_size();
+  const bool is_second = comm.rank() >= ranks / 2;
+  for (int i = is_second ? ranks / 2 : 0; i < (is_second ? ranks : ranks / 2); ++i)
+    own.push_back(is_second ? ranks / 2 + ranks - 1 - i : i);
+  for (const int rank : own) {
+    RankPlace place = options.places[static_cast<std::size_t>(rank)];
+    place.local_rank = of_host[place.host]++;
+    of_part.places.push_back(place);
+  }
+  auto part = comm.part(own);
+  if (!part.ok()) return {part.error().message()};
+  return check_collectives(**part, of_part);
 }
 
 std::vector<RankPlace> places_of(std::span<const int> ranks_of_hosts) {

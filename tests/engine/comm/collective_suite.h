@@ -42,6 +42,8 @@ struct SuiteOptions {
 };
 
 std::vector<std::string> check_collectives(Communicator& comm, const SuiteOptions& options);
+// The same for a part of the world; the ranks are in two parts, which work at the same time.
+std::vector<std::string> check_parts(Communicator& comm, const SuiteOptions& options);
 
 // Hosts "a", "b", ... with these numbers of ranks, ranks by host: {2, 1} is a, a, b.
 std::vector<RankPlace> places_of(std::span<const int> ranks_of_hosts);

@@ -178,7 +178,8 @@ int run_rank(const TcpOptions& tcp, const Options& options, bool kill) {
     if (local_rank == 0) ++host_number;
     suite.places.push_back({std::to_string(host_number), local_rank});
   }
-  const auto complaints = check_collectives(**comm, suite);
+  auto complaints = check_collectives(**comm, suite);
+  if (complaints.empty()) complaints = check_parts(**comm, suite);
   for (const std::string& complaint : complaints) {
     static_cast<void>(std::fprintf(stderr, "%s\n", complaint.c_str()));
   }

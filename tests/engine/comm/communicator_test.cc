@@ -41,6 +41,14 @@ class RankOneOfThree final : public Communicator {
                        const CollectiveOptions& /*options*/) override {
     return count();
   }
+  Status do_send_receive(const Messages& /*messages*/,
+                         const CollectiveOptions& /*options*/) override {
+    return count();
+  }
+  Result<std::unique_ptr<Communicator>> do_part(std::span<const int> /*ranks*/) override {
+    SLUICE_RETURN_IF_ERROR(count());
+    return make_single_process_communicator();
+  }
   Status do_barrier(ProcessGroup /*group*/) override { return count(); }
   Status count() {
     ++calls;
@@ -100,6 +108,32 @@ TEST_F(CommunicatorRules, KnowTheRanksOfEachGroup) {
   refused(comm_.broadcast(bytes(0, 7), -1), "no rank -1 among 3");
   refused(comm_.broadcast(bytes(0, 7), 1, {.group = ProcessGroup::kNode}), "no rank 1 among 1");
   accepted(comm_.barrier());
+}
+
+TEST_F(CommunicatorRules, LetMessagesGoToAnotherRankOfTheGroup) {
+  accepted(comm_.send_receive({.sent = bytes(0, 7), .to = 2}));
+  accepted(comm_.send_receive({.received = bytes(0, 7), .from = 0}));
+  accepted(comm_.send_receive({.sent = bytes(0, 7), .to = 0, .received = bytes(7, 3), .from = 0}));
+  accepted(comm_.send_receive({.to = 0}));  // a message of no bytes
+  refused(comm_.send_receive({.sent = bytes(0, 7), .to = 1}), "has no other rank 1");
+  refused(comm_.send_receive({.sent = bytes(0, 7), .to = 3}), "rank 1 of 3 has no other rank 3");
+  refused(comm_.send_receive({.sent = bytes(0, 7), .to = 0}, {.group = ProcessGroup::kNode}),
+          "rank 0 of 1 has no other rank 0");
+  refused(comm_.send_receive({.sent = bytes(0, 7)}), "no rank for them");
+  refused(comm_.send_receive({.to = 2, .received = bytes(0, 7)}), "no rank for them");
+  refused(comm_.send_receive({.sent = bytes(0, 7), .to = 0, .received = bytes(6, 3), .from = 2}),
+          "overlap");
+}
+
+TEST_F(CommunicatorRules, LetPartsHaveEachRankOnceAndThisOne) {
+  const auto part = [&](std::vector<int> ranks) { return comm_.part(ranks).status(); };
+  accepted(part({1}));
+  accepted(part({2, 1}));
+  refused(part({}), "rank 1 is not a rank of this part");
+  refused(part({0, 2}), "rank 1 is not a rank of this part");
+  refused(part({1, 1}), "rank 1 is there twice");
+  refused(part({1, 3}), "not one of 3");
+  refused(part({1, -1}), "not one of 3");
 }
 
 TEST(SingleProcess, IsRankZeroOfOneInEveryGroup) {

@@ -43,6 +43,13 @@ class FaultyCommunicator final : public Communicator {
                        const CollectiveOptions& options) override {
     return call("all_to_all", [&] { return inner_.all_to_all(sent, received, options); });
   }
+  Status do_send_receive(const Messages& messages, const CollectiveOptions& options) override {
+    return call("send_receive", [&] { return inner_.send_receive(messages, options); });
+  }
+  // Without faults: the part uses the links of `inner`.
+  Result<std::unique_ptr<Communicator>> do_part(std::span<const int> ranks) override {
+    return inner_.part(ranks);
+  }
   Status do_barrier(ProcessGroup group) override {
     return call("barrier", [&] { return inner_.barrier(group); });
   }

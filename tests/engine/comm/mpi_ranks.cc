@@ -28,7 +28,8 @@ int run(const std::string& plugin, const std::string& what) {
   if (what == "suite") {
     SuiteOptions suite;
     for (int rank = 0; rank < comm.world_size(); ++rank) suite.places.push_back({"a", rank});
-    const auto complaints = check_collectives(comm, suite);
+    auto complaints = check_collectives(comm, suite);
+    if (complaints.empty()) complaints = check_parts(comm, suite);
     for (const std::string& complaint : complaints) {
       static_cast<void>(std::fprintf(stderr, "%s\n", complaint.c_str()));
     }

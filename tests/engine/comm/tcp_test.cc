@@ -45,6 +45,32 @@ INSTANTIATE_TEST_SUITE_P(Hosts, TcpSuite,
                          testing::Values(std::vector{1}, std::vector{2}, std::vector{2, 2},
                                          std::vector{2, 1, 2}));
 
+TEST_P(TcpSuite, DoesTheSameInPartsOfTheWorld) {
+  const SuiteOptions suite{.places = places_of(GetParam())};
+  std::vector<std::vector<std::string>> complaints(suite.places.size());
+  in_threads(options_of(suite.places), [&](int rank, Communicator& comm) {
+    auto& own = complaints[static_cast<std::size_t>(rank)];
+    own = check_parts(comm, suite);
+    if (own.empty()) own = check_collectives(comm, suite);
+  });
+  for (const auto& of_rank : complaints) EXPECT_THAT(of_rank, testing::IsEmpty());
+}
+
+TEST(Tcp, NamesTheRankOfTheWorldThatSendsAMessageOfAnotherSize) {
+  std::vector<Status> ends(4);
+  in_threads(options_of(places_of(std::array{2, 2})), [&](int rank, Communicator& comm) {
+    std::array<std::byte, 8> bytes{};
+    if (rank < 2) return;  // they neither send nor make a part
+    auto part = comm.part(std::array{2, 3});
+    ASSERT_TRUE(part.ok()) << part.error().message();
+    ends[static_cast<std::size_t>(rank)] =
+        rank == 2 ? (*part)->send_receive({.sent = bytes, .to = 1})
+                  : (*part)->send_receive({.received = std::span(bytes).first(7), .from = 0});
+  });
+  EXPECT_THAT(message_of(ends[3]), AllOf(HasSubstr("rank 2 is in send_receive"),
+                                         HasSubstr("8 bytes"), HasSubstr("7 bytes")));
+}
+
 TEST(Tcp, MovesMoreThanItsScratchHolds) {
   const SuiteOptions suite{.places = places_of(std::array{3}), .large_piece_bytes = 400'004};
   std::vector<std::vector<std::string>> complaints(3);

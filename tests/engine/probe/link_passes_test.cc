@@ -60,6 +60,13 @@ class KnownLink final : public Communicator {
                       const CollectiveOptions& /*options*/) override {
     return {};
   }
+  Status do_send_receive(const Messages& /*messages*/,
+                         const CollectiveOptions& /*options*/) override {
+    return {};
+  }
+  Result<std::unique_ptr<Communicator>> do_part(std::span<const int> /*ranks*/) override {
+    return make_single_process_communicator();
+  }
   Status do_barrier(ProcessGroup /*group*/) override { return {}; }
 
   VirtualClock& clock_;
