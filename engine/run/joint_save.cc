@@ -26,6 +26,21 @@ Error error_told(const std::string& text) {
 
 }  // namespace
 
+Result<std::vector<std::string>> agree_of_ranks(const RankLink& ranks, const Status& own,
+                                                const std::string& given) {
+  SLUICE_ASSIGN_OR_RETURN(auto of_ranks, ranks.link->all_gather_text(told(own, given)));
+  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    std::string& text = of_ranks[rank];
+    if (text.front() != kDone) return error_told(text).with_context("rank " + std::to_string(rank));
+    text.erase(0, 1);
+  }
+  return of_ranks;
+}
+
+Status agree_of_ranks(const RankLink& ranks, const Status& own) {
+  return agree_of_ranks(ranks, own, "").status();
+}
+
 std::vector<StatePieces> pieces_of_ranks(const ModelLayout& model, int world) {
   std::vector<StatePieces> of_ranks(static_cast<std::size_t>(world));
   const UnitPieces pieces(model);
@@ -50,17 +65,31 @@ JointSave::~JointSave() = default;
 
 Result<std::uint64_t> JointSave::lead(const std::string& folder, const CheckpointState& state,
                                       const Source& source) {
-  Status done = write(folder, source);
-  if (done.ok()) done = agree(added_.ok() ? writer_->commit(state) : added_).status();
-  const std::uint64_t bytes = writer_ != nullptr ? writer_->total_bytes() : 0;
-  SLUICE_RETURN_IF_ERROR(end(std::move(done)));
-  return bytes;
+  SLUICE_RETURN_IF_ERROR(begin(folder));
+  return commit(write(source), &state);
 }
 
 Status JointSave::follow(const Source& source) {
-  Status done = write("", source);
-  if (done.ok()) done = agree({}).status();
-  return end(std::move(done));
+  SLUICE_RETURN_IF_ERROR(begin(""));
+  return commit(write(source), nullptr).status();
+}
+
+Status JointSave::begin(const std::string& folder) {
+  Status done = begin_files(folder);
+  return done.ok() ? done : end(std::move(done));
+}
+
+Result<std::uint64_t> JointSave::commit(const Status& written, const CheckpointState* state) {
+  const auto committed = [&]() -> Status {
+    if (!is_first()) return {};
+    return added_.ok() ? writer_->commit(*state) : added_;
+  };
+  Status done = agree_of_ranks(ranks_, written);
+  if (done.ok()) done = gather_checksums();
+  if (done.ok()) done = agree_of_ranks(ranks_, committed());
+  const std::uint64_t bytes = writer_ != nullptr ? writer_->total_bytes() : 0;
+  SLUICE_RETURN_IF_ERROR(end(std::move(done)));
+  return bytes;
 }
 
 // On failure the first rank removes the checkpoint's files, but not while other ranks write there.
@@ -69,16 +98,6 @@ Status JointSave::end(Status done) {
   if (!done.ok()) static_cast<void>(ranks_.link->barrier());
   writer_.reset();
   return done;
-}
-
-Result<std::vector<std::string>> JointSave::agree(const Status& own, const std::string& given) {
-  SLUICE_ASSIGN_OR_RETURN(auto of_ranks, ranks_.link->all_gather_text(told(own, given)));
-  for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
-    std::string& text = of_ranks[rank];
-    if (text.front() != kDone) return error_told(text).with_context("rank " + std::to_string(rank));
-    text.erase(0, 1);
-  }
-  return of_ranks;
 }
 
 Status JointSave::begin_folder(const std::string& folder) {
@@ -94,19 +113,20 @@ Status JointSave::begin_folder(const std::string& folder) {
 }
 
 // Each rank reserves the space for its files before any rank writes.
-Status JointSave::begin(const std::string& folder) {
-  SLUICE_ASSIGN_OR_RETURN(const auto folders,
-                          agree(begin_folder(folder), is_first() ? from_the_root(folder) : ""));
+Status JointSave::begin_files(const std::string& folder) {
+  SLUICE_ASSIGN_OR_RETURN(
+      const auto folders,
+      agree_of_ranks(ranks_, begin_folder(folder), is_first() ? from_the_root(folder) : ""));
   const auto begin_part = [&]() -> Status {
     if (is_first()) return {};
     SLUICE_ASSIGN_OR_RETURN(
         part_, PartWriter::begin(queue_, folders.front(), plan_, ranks_.part.rank, options_));
     return {};
   };
-  return agree(begin_part()).status();
+  return agree_of_ranks(ranks_, begin_part());
 }
 
-Status JointSave::write_part(const Source& source) {
+Status JointSave::write(const Source& source) {
   SLUICE_RETURN_IF_ERROR(
       source([this](std::string_view parameter, const offload::ConstStateSlice& state) {
         return is_first() ? writer_->append(parameter, state) : part_->append(parameter, state);
@@ -126,12 +146,6 @@ Status JointSave::gather_checksums() {
     if (is_first() && added_.ok()) added_ = writer_->add_part(rank, checksums);
   }
   return {};
-}
-
-Status JointSave::write(const std::string& folder, const Source& source) {
-  SLUICE_RETURN_IF_ERROR(begin(folder));
-  SLUICE_RETURN_IF_ERROR(agree(write_part(source)).status());
-  return gather_checksums();
 }
 
 JointSave::Source source_of(const RunState& own) {

@@ -27,6 +27,12 @@
 
 namespace sluice::engine {
 
+// Waits for all ranks. Returns what each rank gave, or the error of the lowest rank that failed,
+// with its number.
+Result<std::vector<std::string>> agree_of_ranks(const RankLink& ranks, const Status& own,
+                                                const std::string& given);
+Status agree_of_ranks(const RankLink& ranks, const Status& own);
+
 // The pieces that each of `world` ranks has of the parameters, which are numbered in flat order.
 std::vector<StatePieces> pieces_of_ranks(const ModelLayout& model, int world);
 
@@ -49,14 +55,18 @@ class JointSave {
   // For each other rank.
   Status follow(const Source& source);
 
- private:
-  // Waits for all ranks. Returns what each rank gave, or the error of the lowest rank that failed.
-  Result<std::vector<std::string>> agree(const Status& own, const std::string& given = "");
+  // ---- the same in three parts, on all ranks
+  // Creates the files. `folder` is the first rank's. After an error there is no save to continue.
   Status begin(const std::string& folder);
+  // Writes this rank's files. The only part that may run on another thread: it needs no other rank.
+  Status write(const Source& source);
+  // `written`: the result of write(). `state`: the first rank's; null on the others.
+  Result<std::uint64_t> commit(const Status& written, const CheckpointState* state);
+
+ private:
+  Status begin_files(const std::string& folder);
   Status begin_folder(const std::string& folder);
-  Status write_part(const Source& source);
   Status gather_checksums();
-  Status write(const std::string& folder, const Source& source);
   Status end(Status done);
   bool is_first() const { return ranks_.part.rank == 0; }
 

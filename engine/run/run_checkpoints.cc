@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "aio/check.h"
 #include "aio/clock.h"
 #include "aio/log.h"
 #include "engine/budget/stripe_plan.h"
@@ -18,8 +19,9 @@ std::int64_t now_ns() { return SteadyClock().now_ns(); }
 
 }  // namespace
 
-std::uint64_t RunCheckpoints::image_bytes(const ModelLayout& model, DType moments) {
-  return aio::PageMemory::mapped_bytes(StateImage::bytes_for(model.trained_elements(), moments));
+std::uint64_t RunCheckpoints::image_bytes(const ModelLayout& model, DType moments,
+                                          const offload::RankPart& ranks) {
+  return aio::PageMemory::mapped_bytes(StateImage::bytes_for(model, ranks, moments));
 }
 
 RunCheckpoints::RunCheckpoints(SavedRun& run, aio::IoQueue& queue, const Options& options)
@@ -28,7 +30,12 @@ RunCheckpoints::RunCheckpoints(SavedRun& run, aio::IoQueue& queue, const Options
 Result<std::unique_ptr<RunCheckpoints>> RunCheckpoints::create(SavedRun& run, aio::IoQueue& queue,
                                                                const Options& options) {
   std::unique_ptr<RunCheckpoints> checkpoints(new RunCheckpoints(run, queue, options));
-  if (options.background) {
+  if (!options.background) return checkpoints;
+  if (run.has_other_ranks()) {
+    checkpoints->copies_ = run.copy_save();
+    SLUICE_CHECK(checkpoints->copies_ != nullptr, "a run that saves in the background");
+    SLUICE_RETURN_IF_ERROR(checkpoints->copies_->make_copies());
+  } else {
     SLUICE_ASSIGN_OR_RETURN(checkpoints->image_, StateImage::create(run));
   }
   return checkpoints;
@@ -111,6 +118,10 @@ SavedCheckpoint RunCheckpoints::write(const Plan& plan, const Source& source) co
   saved.step = plan.state.position.global_step;
   saved.status = check_directory();
   if (saved.status.ok()) saved.status = write_files(plan, source, saved);
+  return ended(plan, std::move(saved));
+}
+
+SavedCheckpoint RunCheckpoints::ended(const Plan& plan, SavedCheckpoint saved) const {
   if (!saved.status.ok()) {
     if (Status there = check_directory(); !there.ok()) {  // it may have moved during the save
       saved.directory_lost =
@@ -145,6 +156,7 @@ Status RunCheckpoints::save(const Scores& scores) {
   plan.state.loss = scores.loss;
   plan.state.validation_loss = scores.validation_loss;
   plan.state.evaluations = scores.evaluations;
+  if (copies_ != nullptr) return save_copies(plan);
   if (image_ == nullptr) {
     SavedCheckpoint saved = write(plan, [this](const auto& take) { return run_.take_state(take); });
     saved.stopped_ns = now_ns() - begin_ns;
@@ -159,7 +171,30 @@ Status RunCheckpoints::save(const Scores& scores) {
   return {};
 }
 
+Status RunCheckpoints::begin_copies(SavedCheckpoint& saved) const {
+  SLUICE_RETURN_IF_ERROR(check_directory());
+  CheckpointFolder folder(queue_, folder_of(options_.directory));
+  saved.path = folder.path_of(saved.step);
+  SLUICE_RETURN_IF_ERROR(queue_.backend().files().make_directories(folder.path()));
+  return copies_->begin(saved.path);
+}
+
+Status RunCheckpoints::save_copies(const Plan& plan) {
+  SLUICE_RETURN_IF_ERROR(copies_->copy());
+  SavedCheckpoint saved{.step = plan.state.position.global_step};
+  saved.status = begin_copies(saved);
+  const bool has_begun = saved.status.ok();
+  if (!has_begun) saved = ended(plan, std::move(saved));
+  saved.stopped_ns = now_ns() - plan.begin_ns;
+  if (has_begun)
+    copies_going_on_ = {plan, std::move(saved)};
+  else
+    finished_.push_back(std::move(saved));
+  return {};
+}
+
 std::vector<SavedCheckpoint> RunCheckpoints::finished() {
+  if (copies_going_on_ && copies_->is_written()) wait();
   if (going_on_.valid() && going_on_.wait_for(std::chrono::seconds(0)) == std::future_status::ready)
     wait();
   return std::exchange(finished_, {});
@@ -181,6 +216,13 @@ Status RunCheckpoints::prune() {
 }
 
 void RunCheckpoints::wait() {
+  if (copies_going_on_) {
+    CopiesSave save = *std::exchange(copies_going_on_, {});
+    auto bytes = copies_->end(save.plan.state);
+    save.saved.status = bytes.status();
+    if (bytes.ok()) save.saved.bytes = *bytes;
+    finished_.push_back(ended(save.plan, std::move(save.saved)));
+  }
   if (!going_on_.valid()) return;
   SavedCheckpoint saved = going_on_.get();
   saved.stopped_ns = stopped_ns_;

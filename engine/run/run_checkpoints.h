@@ -2,10 +2,12 @@
 // newest checkpoints of its directory.
 //
 // Foreground: save() streams the state from its tiers to the disk, and training stops for that
-//             time. Runs of several ranks always save this way, and all ranks write (joint_save.h).
+//             time. If there are several ranks, all of them write (joint_save.h).
 // Background: save() copies the state into memory of its own (image_bytes(), allocated once), and a
 //             thread writes the copy while training continues. There is one save at a time: the
-//             next save(), and wait(), wait for it.
+//             next save(), and wait(), wait for it. If there are several ranks, each copies and
+//             writes its own state (joint_copy_save.h), and finished() ends the save after the step
+//             in which the last of them was done.
 // In place:   (SavedRun::saves_in_place()) save() freezes the state that is on NVMe in its store,
 //             and streams the rest. Once the manifest is durable, earlier checkpoints are removed,
 //             and then the store may overwrite the earlier one's records.
@@ -78,8 +80,9 @@ class RunCheckpoints {
   RunCheckpoints(const RunCheckpoints&) = delete;
   RunCheckpoints& operator=(const RunCheckpoints&) = delete;
 
-  // Memory of a background save's copy.
-  static std::uint64_t image_bytes(const ModelLayout& model, DType moments);
+  // Memory of a background save's copy, on this rank.
+  static std::uint64_t image_bytes(const ModelLayout& model, DType moments,
+                                   const offload::RankPart& ranks = {});
   static std::string folder_of(const std::string& directory) { return directory + "/checkpoints"; }
 
   // Saves the state after the last step. Afterwards finished() has the result of the previous save.
@@ -103,6 +106,10 @@ class RunCheckpoints {
   };
   using Source = std::function<Status(const TakeState&)>;
   SavedCheckpoint write(const Plan& plan, const Source& source) const;
+  Status save_copies(const Plan& plan);
+  Status begin_copies(SavedCheckpoint& saved) const;
+  // Completes the result of a save that has ended.
+  SavedCheckpoint ended(const Plan& plan, SavedCheckpoint saved) const;
   Status check_directory() const;
   Status tidy(SavedCheckpoint& saved) const;
   Status write_files(const Plan& plan, const Source& source, SavedCheckpoint& saved) const;
@@ -115,10 +122,17 @@ class RunCheckpoints {
   SavedRun& run_;
   aio::IoQueue& queue_;
   const Options options_;
-  std::unique_ptr<StateImage> image_;  // null: in the foreground
+  std::unique_ptr<StateImage> image_;  // null: in the foreground, or several ranks
+  LedCopySave* copies_ = nullptr;      // null: in the foreground, or one rank
   std::vector<SavedCheckpoint> finished_;
   std::int64_t stopped_ns_ = 0;  // for the save in progress
   std::future<SavedCheckpoint> going_on_;
+  // The save of several ranks in progress.
+  struct CopiesSave {
+    Plan plan;
+    SavedCheckpoint saved;
+  };
+  std::optional<CopiesSave> copies_going_on_;
 };
 
 }  // namespace sluice::engine

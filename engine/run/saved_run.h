@@ -19,6 +19,24 @@ inline bool saves_in_place(const MemoryPlan& plan) {
   return plan.state.optimizer.in_place && plan.state.uses(offload::Tier::kNvme);
 }
 
+// What the first rank of several calls to save while training continues (joint_copy_save.h). The
+// other ranks do the same.
+class LedCopySave {
+ public:
+  virtual ~LedCopySave() = default;
+  virtual Status make_copies() = 0;  // takes the memory for the copies; call it once
+  virtual Status copy() = 0;
+  virtual Status begin(const std::string& folder) = 0;
+  // Whether all ranks were done when the last step ended.
+  virtual bool is_written() const = 0;
+  virtual Result<std::uint64_t> end(const CheckpointState& state) = 0;
+
+ protected:
+  LedCopySave() = default;
+  LedCopySave(const LedCopySave&) = default;
+  LedCopySave& operator=(const LedCopySave&) = default;
+};
+
 class SavedRun {
  public:
   virtual ~SavedRun() = default;
@@ -34,9 +52,11 @@ class SavedRun {
   // replaced (joint_save.h). Returns the bytes of its files.
   virtual Result<std::uint64_t> save_together(const std::string& folder,
                                               const CheckpointState& state) = 0;
+  // The same while training continues; null: one rank, or saves of several ranks stop training.
+  virtual LedCopySave* copy_save() { return nullptr; }
   bool has_other_ranks() const { return plan().ranks.world > 1; }
   bool saves_in_place() const { return engine::saves_in_place(plan()); }
-  // For a save in place: the state after the last step, with all updates applied and written.
+  // This rank's state after the last step, with all updates applied and written.
   virtual RunState settled_state() = 0;
 
   virtual aio::Executor& executor() = 0;  // busy during a step, free between steps

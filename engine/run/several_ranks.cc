@@ -95,6 +95,20 @@ Status TrainingRun::follow() {
         SLUICE_RETURN_IF_ERROR(ranks().link->health());
         break;
       }
+      case Order::kMakeCopies:
+        SLUICE_RETURN_IF_ERROR(make_own_copy());
+        break;
+      case Order::kCopy:
+        SLUICE_RETURN_IF_ERROR(copies_->copy());
+        break;
+      case Order::kBeginSave:
+        static_cast<void>(copies_->begin(""));
+        SLUICE_RETURN_IF_ERROR(ranks().link->health());
+        break;
+      case Order::kEndSave:
+        static_cast<void>(copies_->end(nullptr));
+        SLUICE_RETURN_IF_ERROR(ranks().link->health());
+        break;
       case Order::kTrace: {
         TraceProcess own;
         SLUICE_RETURN_IF_ERROR(gather_traces(own).status());
@@ -107,15 +121,45 @@ Status TrainingRun::follow() {
   }
 }
 
+// Has the other ranks do the same. They stay in step as long as the link is healthy.
+template <typename Do>
+auto TrainingRun::led(Order order, const Do& act) -> decltype(act()) {
+  is_in_step_ = false;
+  SLUICE_RETURN_IF_ERROR(lead(order));
+  auto done = act();
+  is_in_step_ = ranks().link->health().ok();
+  return done;
+}
+
 Result<std::uint64_t> TrainingRun::save_together(const std::string& folder,
                                                  const CheckpointState& state) {
-  is_in_step_ = false;
-  SLUICE_RETURN_IF_ERROR(lead(Order::kSave));
-  trainer_->drain();
-  JointSave save(model(), ranks(), *parts_->drives().saves, stored_moments(plan_.types));
-  auto bytes = save.lead(folder, state, source_of(parts_->state()));
-  is_in_step_ = ranks().link->health().ok();
-  return bytes;
+  return led(Order::kSave, [&] {
+    trainer_->drain();
+    JointSave save(model(), ranks(), *parts_->drives().saves, stored_moments(plan_.types));
+    return save.lead(folder, state, source_of(parts_->state()));
+  });
+}
+
+Status TrainingRun::make_own_copy() {
+  SLUICE_ASSIGN_OR_RETURN(copies_, JointCopySave::create(*this, ranks(), *parts_->drives().saves));
+  return {};
+}
+
+Status TrainingRun::make_copies() {
+  return led(Order::kMakeCopies, [this] { return make_own_copy(); });
+}
+Status TrainingRun::copy() {
+  return led(Order::kCopy, [this] { return copies_->copy(); });
+}
+Status TrainingRun::begin(const std::string& folder) {
+  Status begun = led(Order::kBeginSave, [&] { return copies_->begin(folder); });
+  all_->is_saved = !begun.ok();
+  return begun;
+}
+Result<std::uint64_t> TrainingRun::end(const CheckpointState& state) {
+  // After a failure the others are not waiting for an order.
+  if (!is_in_step_) return Error(ErrorCode::kCancelled, "the run ended during the save");
+  return led(Order::kEndSave, [&] { return copies_->end(&state); });
 }
 
 Status TrainingRun::share_figures(StepOutcome& outcome) {
@@ -123,7 +167,8 @@ Status TrainingRun::share_figures(StepOutcome& outcome) {
   const StepFigures own{.traffic = parts_->traffic(),
                         .memory = parts_->memory(),
                         .gpu_use = own_gpu_use(),
-                        .times = outcome.times};
+                        .times = outcome.times,
+                        .is_saved = copies_ == nullptr || copies_->is_written()};
   std::vector<StepFigures> by_rank(static_cast<std::size_t>(ranks().part.world));
   SLUICE_RETURN_IF_ERROR(ranks().link->all_gather_values(own, std::span(by_rank)));
   StepFigures& all = all_.emplace();
@@ -138,6 +183,7 @@ Status TrainingRun::share_figures(StepOutcome& outcome) {
     all.memory.gpu_peak_bytes = std::max(all.memory.gpu_peak_bytes, of_rank.memory.gpu_peak_bytes);
     all.memory.pinned_bytes += of_rank.memory.pinned_bytes;
     all.memory.resident_bytes += of_rank.memory.resident_bytes;
+    all.is_saved = all.is_saved && of_rank.is_saved;
     uses.push_back(of_rank.gpu_use);
     times.forward_ns = std::max(times.forward_ns, of_rank.times.forward_ns);
     times.backward_ns = std::max(times.backward_ns, of_rank.times.backward_ns);

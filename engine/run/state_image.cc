@@ -7,29 +7,50 @@
 
 #include "aio/check.h"
 #include "engine/run/stored_state.h"
+#include "engine/runtime/flat_ranges.h"
 
 namespace sluice::engine {
 
-Result<std::unique_ptr<StateImage>> StateImage::create(SavedRun& run) {
-  const std::uint64_t elements = run.model().trained_elements();
-  const DType moments = stored_moments(run.plan().types);
-  SLUICE_ASSIGN_OR_RETURN(
-      auto memory, aio::PageMemory::map(bytes_for(elements, moments), true, &run.executor()));
-  return std::unique_ptr<StateImage>(
-      new StateImage(run.model(), elements, moments, std::move(memory)));
+std::vector<StateImage::Piece> StateImage::pieces_of(const ModelLayout& model,
+                                                     const offload::RankPart& ranks) {
+  std::vector<Piece> pieces;
+  for (int unit = 0; unit < model.units(); ++unit) {
+    const UnitLayout& layout = model.layout(unit);
+    const offload::UnitShard shard = offload::shard_of(layout.elements, ranks);
+    const auto add = [&](const ParameterSpec& parameter, std::uint64_t first,
+                         std::uint64_t /*offset*/, std::uint64_t elements) -> Status {
+      pieces.push_back({.parameter = &parameter,
+                        .first_element = first,
+                        .elements = elements,
+                        .before = elements_of(pieces)});
+      return {};
+    };
+    if (!layout.parameters.empty())
+      static_cast<void>(for_each_parameter(layout, shard.first_element, shard.elements, add));
+  }
+  return pieces;
 }
 
-StateImage::StateImage(const ModelLayout& model, std::uint64_t elements, DType moments,
-                       aio::PageMemory memory)
-    : elements_(elements), moments_(moments), memory_(std::move(memory)) {
-  std::uint64_t first = 0;
-  for (int unit = 0; unit < model.units(); ++unit) {
-    for (const ParameterSpec& parameter : model.layout(unit).parameters) {
-      parameters_.push_back({.parameter = &parameter, .first = first});
-      first_of_[&parameter] = first;
-      first += parameter.elements;
-    }
-  }
+std::uint64_t StateImage::bytes_for(const ModelLayout& model, const offload::RankPart& ranks,
+                                    DType moments) {
+  return bytes_for(elements_of(pieces_of(model, ranks)), moments);
+}
+
+Result<std::unique_ptr<StateImage>> StateImage::create(SavedRun& run) {
+  std::vector<Piece> pieces = pieces_of(run.model(), run.plan().ranks);
+  const DType moments = stored_moments(run.plan().types);
+  // A rank of many may have no element of a small model.
+  const std::uint64_t bytes = std::max<std::uint64_t>(bytes_for(elements_of(pieces), moments), 1);
+  SLUICE_ASSIGN_OR_RETURN(auto memory, aio::PageMemory::map(bytes, true, &run.executor()));
+  return std::unique_ptr<StateImage>(new StateImage(std::move(pieces), moments, std::move(memory)));
+}
+
+StateImage::StateImage(std::vector<Piece> pieces, DType moments, aio::PageMemory memory)
+    : pieces_(std::move(pieces)),
+      elements_(elements_of(pieces_)),
+      moments_(moments),
+      memory_(std::move(memory)) {
+  for (const Piece& piece : pieces_) piece_of_[piece.parameter] = &piece;
 }
 
 std::span<std::byte> StateImage::bytes(std::size_t field, std::uint64_t first,
@@ -43,27 +64,30 @@ std::span<std::byte> StateImage::bytes(std::size_t field, std::uint64_t first,
 Status StateImage::copy(SavedRun& run) {
   const auto take = [this](const ParameterSpec& parameter,
                            const offload::ConstStateSlice& state) -> Status {
-    const auto place = first_of_.find(&parameter);
-    SLUICE_CHECK(place != first_of_.end(), "a state image of another run");
-    const std::uint64_t first = place->second + state.first_element;
+    const auto found = piece_of_.find(&parameter);
+    SLUICE_CHECK(found != piece_of_.end(), "a state image of another run");
+    const Piece& piece = *found->second;
+    const std::uint64_t first = piece.before + (state.first_element - piece.first_element);
     for (std::size_t i = 0; i < state.fields.size(); ++i)
       from_floats(dtype_of(i), state.fields[i], bytes(i, first, state.elements()));
     return {};
   };
-  return run.take_state(take, offload::Calls::kAnyOrder);
+  const RunState state = run.settled_state();
+  SLUICE_RETURN_IF_ERROR(state.optimizer->drain());
+  return state.take(take, offload::Calls::kAnyOrder);
 }
 
 // Visits slices of one tile, so that the files of all fields are written in step.
 Status StateImage::replay(const TakeState& take) const {
   std::vector<float> scratch(offload::kStateFields.size() * offload::kTileElements);
-  for (const FlatParameter& it : parameters_) {
-    const std::uint64_t elements = it.parameter->elements;
-    for (std::uint64_t first = 0; first < elements; first += offload::kTileElements) {
-      const std::uint64_t count = std::min(offload::kTileElements, elements - first);
-      const auto state = offload::state_slice_in(scratch, first, count, offload::kTileElements);
+  for (const Piece& piece : pieces_) {
+    for (std::uint64_t done = 0; done < piece.elements; done += offload::kTileElements) {
+      const std::uint64_t count = std::min(offload::kTileElements, piece.elements - done);
+      const auto state = offload::state_slice_in(scratch, piece.first_element + done, count,
+                                                 offload::kTileElements);
       for (std::size_t i = 0; i < state.fields.size(); ++i)
-        to_floats(dtype_of(i), bytes(i, it.first + first, count), state.fields[i]);
-      SLUICE_RETURN_IF_ERROR(take(*it.parameter, state));
+        to_floats(dtype_of(i), bytes(i, piece.before + done, count), state.fields[i]);
+      SLUICE_RETURN_IF_ERROR(take(*piece.parameter, state));
     }
   }
   return {};

@@ -1,7 +1,7 @@
-// StateImage: a copy in memory of a run's master weights and moments, written while the run
+// StateImage: a copy in memory of a rank's master weights and moments, written while the run
 // continues. Moments have the dtype in which the run's checkpoints store them.
 //
-// Memory:  bytes_for(elements of the model's parameters), mapped and touched at create(); during
+// Memory:  bytes_for(elements of the rank's parameters), mapped and touched at create(); during
 //          replay() also the state of one tile as fp32.
 // Threads: one at a time; copy() uses all threads of the run's executor.
 #pragma once
@@ -28,7 +28,9 @@ class StateImage {
       bytes += elements * element_bytes(stored_dtype(field, moments));
     return bytes;
   }
-  // For this run, whose model must outlive the image.
+  static std::uint64_t bytes_for(const ModelLayout& model, const offload::RankPart& ranks,
+                                 DType moments);
+  // For the rank of this run, whose model must outlive the image.
   static Result<std::unique_ptr<StateImage>> create(SavedRun& run);
 
   // Replaces the content. After an error the content is invalid.
@@ -37,23 +39,28 @@ class StateImage {
   Status replay(const TakeState& take) const;
 
  private:
-  // First element in the flat order of all parameters, without gaps.
-  struct FlatParameter {
+  // A rank's elements of a parameter, which are contiguous.
+  struct Piece {
     const ParameterSpec* parameter = nullptr;
-    std::uint64_t first = 0;
+    std::uint64_t first_element = 0;  // in the parameter
+    std::uint64_t elements = 0;
+    std::uint64_t before = 0;  // elements of earlier pieces
   };
-  StateImage(const ModelLayout& model, std::uint64_t elements, DType moments,
-             aio::PageMemory memory);
+  static std::vector<Piece> pieces_of(const ModelLayout& model, const offload::RankPart& ranks);
+  static std::uint64_t elements_of(const std::vector<Piece>& pieces) {
+    return pieces.empty() ? 0 : pieces.back().before + pieces.back().elements;
+  }
+  StateImage(std::vector<Piece> pieces, DType moments, aio::PageMemory memory);
   DType dtype_of(std::size_t field) const {
     return stored_dtype(offload::kStateFields[field], moments_);
   }
   std::span<std::byte> bytes(std::size_t field, std::uint64_t first, std::uint64_t count) const;
 
+  const std::vector<Piece> pieces_;
   const std::uint64_t elements_;
   const DType moments_;
   aio::PageMemory memory_;
-  std::vector<FlatParameter> parameters_;
-  std::unordered_map<const ParameterSpec*, std::uint64_t> first_of_;
+  std::unordered_map<const ParameterSpec*, const Piece*> piece_of_;
 };
 
 }  // namespace sluice::engine

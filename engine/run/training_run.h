@@ -26,6 +26,7 @@
 #include "engine/checkpoint/checkpoint_state.h"
 #include "engine/config/config.h"
 #include "engine/device/host.h"
+#include "engine/run/joint_copy_save.h"
 #include "engine/run/run_data.h"
 #include "engine/run/saved_run.h"
 #include "engine/run/token_feed.h"
@@ -35,7 +36,7 @@
 
 namespace sluice::engine {
 
-class TrainingRun final : public SavedRun {
+class TrainingRun final : public SavedRun, private LedCopySave {
  public:
   // `plan` is the plan of this configuration. The state is not set yet: call initialise() or
   // resume().
@@ -82,6 +83,7 @@ class TrainingRun final : public SavedRun {
   using SavedRun::take_state;
   Result<std::uint64_t> save_together(const std::string& folder,
                                       const CheckpointState& state) override;
+  LedCopySave* copy_save() override { return has_other_ranks() ? this : nullptr; }
   CheckpointState checkpoint_state() const override;
   RunState settled_state() override;
   // Call it before a step that a save probably follows: then a save in place pauses training for
@@ -117,15 +119,36 @@ class TrainingRun final : public SavedRun {
  private:
   TrainingRun(const config::Config& config, const MemoryPlan& plan);
   const RankLink& ranks() const { return parts_->ranks(); }
-  enum class Order : std::uint8_t { kStep, kEvaluate, kFeed, kTakeState, kSave, kTrace, kEnd };
+  enum class Order : std::uint8_t {
+    kStep,
+    kEvaluate,
+    kFeed,
+    kTakeState,
+    kSave,
+    kMakeCopies,
+    kCopy,
+    kBeginSave,
+    kEndSave,
+    kTrace,
+    kEnd,
+  };
   nlohmann::json beginning(const Status& own) const;
   Status lead(Order order);
+  Status make_copies() override;
+  Status copy() override;
+  Status begin(const std::string& folder) override;
+  bool is_written() const override { return !all_ || all_->is_saved; }
+  Result<std::uint64_t> end(const CheckpointState& state) override;
+  Status make_own_copy();
+  template <typename Do>
+  auto led(Order order, const Do& act) -> decltype(act());
   // One rank's traffic, times and memory during a step, or those of all ranks.
   struct StepFigures {
     Traffic traffic;
     Memory memory;
     GpuUse gpu_use;
     StepTimes times;
+    bool is_saved = true;  // no thread of a save is writing
   };
   // Combines them over the ranks: sums, and the longest times, which go into the step's outcome.
   Status share_figures(StepOutcome& outcome);
@@ -154,7 +177,8 @@ class TrainingRun final : public SavedRun {
   std::unique_ptr<RunData> data_;
   std::unique_ptr<Resources> parts_;
   std::unique_ptr<Trainer> trainer_;
-  std::unique_ptr<TokenFeed> feed_;  // null: no samples.prompts
+  std::unique_ptr<TokenFeed> feed_;        // null: no samples.prompts
+  std::unique_ptr<JointCopySave> copies_;  // null: saves stop training
 };
 
 }  // namespace sluice::engine

@@ -120,7 +120,8 @@ Result<int> follow_first_rank(const engine::RankContext& context, engine::Commun
   std::streambuf* const terminal = std::cerr.rdbuf(nowhere.rdbuf());
   log::set_sink([&name, terminal](log::Level level, std::string_view message) {
     if (level == log::Level::kInfo) return;
-    std::ostream(terminal) << name << ": " << message << "\n" << std::flush;
+    // At once: other ranks write to the same terminal.
+    std::ostream(terminal) << name + ": " + std::string(message) + "\n" << std::flush;
   });
   bool has_begun = false;
   Status done;

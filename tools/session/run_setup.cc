@@ -77,20 +77,23 @@ Status adopt_store(const engine::StoredRecords& records, engine::MemoryPlan& pla
 }
 
 // Saves in the background need a copy of the state. It is planned if requested, or if there is room
-// for it.
-void plan_checkpoint_copy(const config::Config& config, const engine::ModelLayout& model,
-                          const engine::MachineFacts& facts, PlannedRun& planned) {
+// for it on every rank. Collective.
+Status plan_checkpoint_copy(const config::Config& config, const engine::ModelLayout& model,
+                            const engine::MachineFacts& facts, engine::Communicator& link,
+                            PlannedRun& planned) {
   engine::MemoryPlan& plan = planned.memory;
   const config::Run& run = config.run;
   if (plan.purpose != engine::RunPurpose::kTraining || engine::saves_in_place(plan) ||
       run.checkpoint_background == Tristate::kOff ||
       (run.checkpoint_every_steps == 0 && run.checkpoint_minutes.value_or(0) == 0 &&
        !run.checkpoint_at_end && !run.keep_best))
-    return;
+    return {};
   const std::uint64_t bytes =
-      engine::RunCheckpoints::image_bytes(model, engine::stored_moments(plan.types));
+      engine::RunCheckpoints::image_bytes(model, engine::stored_moments(plan.types), plan.ranks);
   const auto room = engine::host_room(config.budget, facts);
-  const bool fits = room && plan.host_bytes() + bytes <= *room;
+  std::int64_t fitting = room && plan.host_bytes() + bytes <= *room ? 1 : 0;
+  SLUICE_RETURN_IF_ERROR(link.sum(std::span(&fitting, 1)));
+  const bool fits = fitting == link.world_size();
   const bool wants_on_the_way =
       run.checkpoint_every_steps > 0 || run.checkpoint_minutes.value_or(0) > 0 || run.keep_best;
   planned.saves.background =
@@ -98,6 +101,7 @@ void plan_checkpoint_copy(const config::Config& config, const engine::ModelLayou
   if (planned.saves.background)
     plan.host.push_back(
         {"checkpoint, copy of the state", engine::MemoryUse::kCheckpointCopy, bytes});
+  return {};
 }
 
 std::string folder_of(const std::string& file) {
@@ -266,10 +270,6 @@ void note_ranks(const config::Config& config, const offload::RankPart& ranks, in
                  "each other: with --set run.cpu_threads=" +
                  std::to_string(std::max(cores / of_host, 1)) +
                  " they are faster, but results may differ in the last bits");
-  if (config.run.checkpoint_background == Tristate::kOn)
-    log::warning(
-        "run.checkpoint_background has no effect: with several ranks training pauses while "
-        "checkpoints are saved");
 }
 
 Result<PlannedRun> checked_plan(const config::Config& given, engine::RunPurpose purpose,
@@ -303,8 +303,7 @@ Result<PlannedRun> checked_plan(const config::Config& given, engine::RunPurpose 
                               ? adopted_memory(config, model, literal, *options.adopts, options)
                           : planned ? planned_memory(given, model, ranks, options)
                                     : literal_memory(config, model, literal));
-  // With several ranks saves run in the foreground, since the state has to be gathered first.
-  if (ranks.world == 1) plan_checkpoint_copy(config, model, facts, plan);
+  SLUICE_RETURN_IF_ERROR(plan_checkpoint_copy(config, model, facts, *options.link, plan));
   *options.notices << shape.family << " model of "
                    << engine::compact(static_cast<double>(model.parameter_elements()))
                    << " parameters" << active_share(model) << trained_share(model) << ": "

@@ -51,8 +51,10 @@ struct End {
 
 class FaultyRanks {
  public:
-  FaultyRanks()
-      : small_({"gradient_accumulation_steps=1", "run.lanes=2", "model.layers=1",
+  // `background`: the save continues during a further step.
+  explicit FaultyRanks(bool background)
+      : background_(background),
+        small_({"gradient_accumulation_steps=1", "run.lanes=2", "model.layers=1",
                 "data.dtype=uint16", "run.eval_batches=2",
                 "zero_optimization.offload_optimizer.device=nvme",
                 "zero_optimization.offload_param.device=nvme",
@@ -128,22 +130,25 @@ class FaultyRanks {
     if (part.rank > 0) return must_be(run->follow());
     run->step();
     run->evaluate();
-    auto checkpoints =
-        RunCheckpoints::create(*run, *run->drives().saves, {.directory = directory()});
+    auto checkpoints = RunCheckpoints::create(
+        *run, *run->drives().saves, {.directory = directory(), .background = background_});
     must_be(checkpoints.status());
     must_be((*checkpoints)->save({}));
+    if (background_) run->step();
+    (*checkpoints)->wait();
     must_be((*checkpoints)->finished().at(0).status);
     must_be(run->save_weights(small_.folder().file("weights.safetensors"), DType::kF32));
     must_be(run->write_trace(small_.folder().file("trace.json")));
   }
 
+  const bool background_;
   const SmallRun small_;
 };
 
 // Fails every `stride`-th call of each rank, alternately before and after the call is done.
-void fail_calls(std::uint64_t stride, bool begins_after) {
+void fail_calls(std::uint64_t stride, bool begins_after, bool background) {
   const SilentLog silent;
-  FaultyRanks ranks;
+  FaultyRanks ranks(background);
   for (const End& end : ranks.run(0, {})) ASSERT_EQ(end.error, "");
   ASSERT_EQ(ranks.newest_step(), 1);
   const std::vector<End> whole = ranks.run(0, {});  // a resumed run
@@ -183,12 +188,21 @@ void fail_calls(std::uint64_t stride, bool begins_after) {
   std::cout << "calls that failed:" << tried << "\n";
 }
 
-TEST(RankFaults, EndBothRanksByNameAtAnyCollective) { fail_calls(3, false); }
+class RankFaults : public testing::TestWithParam<bool> {};
+class LongRankFaults : public testing::TestWithParam<bool> {};
 
-TEST(LongRankFaults, EndBothRanksByNameAtEveryCollective) {
-  fail_calls(1, false);
-  fail_calls(1, true);
+TEST_P(RankFaults, EndBothRanksByNameAtAnyCollective) { fail_calls(3, false, GetParam()); }
+
+TEST_P(LongRankFaults, EndBothRanksByNameAtEveryCollective) {
+  fail_calls(1, false, GetParam());
+  fail_calls(1, true, GetParam());
 }
+
+std::string save_name(const testing::TestParamInfo<bool>& save) {
+  return save.param ? "savesInBackground" : "savesInForeground";
+}
+INSTANTIATE_TEST_SUITE_P(All, RankFaults, testing::Bool(), save_name);
+INSTANTIATE_TEST_SUITE_P(All, LongRankFaults, testing::Bool(), save_name);
 
 }  // namespace
 }  // namespace sluice::engine

@@ -32,12 +32,16 @@ struct Outcome {
 constexpr int kMicroBatches = 4;
 constexpr int kSteps = 4;
 
-// Saves the state and reads it back.
-std::vector<float> saved_state(TrainingRun& run, std::string* path = nullptr) {
-  auto checkpoints =
-      RunCheckpoints::create(run, *run.drives().saves, {.directory = run.config().run.dir});
+// Saves the state and reads it back. `meanwhile`, if any: what the run does during the save.
+std::vector<float> saved_state(TrainingRun& run, std::string* path = nullptr,
+                               const std::function<void(RunCheckpoints&)>& meanwhile = {}) {
+  auto checkpoints = RunCheckpoints::create(
+      run, *run.drives().saves,
+      {.directory = run.config().run.dir, .background = meanwhile != nullptr});
   EXPECT_OK(checkpoints);
   EXPECT_OK((*checkpoints)->save({}));
+  if (meanwhile) meanwhile(**checkpoints);
+  (*checkpoints)->wait();
   const auto saved = (*checkpoints)->finished();
   EXPECT_OK(saved.at(0).status);
   auto reader = CheckpointReader::open(*run.drives().reads, saved.at(0).path, {});
@@ -147,6 +151,50 @@ Outcome train_on(int world, const std::vector<std::string>& overrides, bool resu
                          }});
   if (resumes) expect_resumed(path, world, overrides, outcome.saved);
   return outcome;
+}
+
+// The copies are those of one moment, whatever the run does while they are written.
+TEST(RanksThatSaveInTheBackground, SaveWhatTheyHadAndTrainOnWithTheSameBits) {
+  const auto trained = [](int world, const std::vector<std::string>& overrides, bool background) {
+    const SmallRun small(on_ranks(world, overrides));
+    const auto begin = [](const SmallRun& of, const offload::RankPart& part, Communicator& link) {
+      return of.start({.ranks = part}, link);
+    };
+    std::vector<std::vector<float>> states;
+    const auto lead = [&](TrainingRun& run) {
+      run.step();
+      states.push_back(saved_state(run));
+      const std::function<void(RunCheckpoints&)> two_steps = [&](RunCheckpoints& checkpoints) {
+        EXPECT_TRUE(checkpoints.finished().empty());  // no step has ended since
+        run.step();
+        run.step();
+      };
+      if (background) {
+        states.push_back(saved_state(run, nullptr, two_steps));
+        states.push_back(saved_state(run, nullptr, two_steps));
+      } else {
+        for (int i = 0; i < 4; ++i) {
+          if (i % 2 == 0) states.push_back(saved_state(run));
+          run.step();
+        }
+      }
+      states.push_back(saved_state(run));
+    };
+    work_on(world, small, {.begin = begin, .lead = lead});
+    return states;
+  };
+  const std::vector<std::string> on_nvme = {
+      "zero_optimization.offload_optimizer.device=nvme",
+      "zero_optimization.offload_param.device=nvme", "optimizer.params.moments=bf16",
+      "zero_optimization.stage3_param_persistence_threshold=0"};
+  for (const std::vector<std::string>& overrides :
+       {std::vector<std::string>(), on_nvme, of_adapters()}) {
+    const auto expected = trained(1, overrides, false);
+    ASSERT_EQ(expected.size(), 4U);
+    EXPECT_EQ(expected[0], expected[1]);
+    EXPECT_NE(expected[1], expected[2]);
+    for (const int world : {2, 4}) EXPECT_EQ(trained(world, overrides, true), expected) << world;
+  }
 }
 
 struct RankVariant {
