@@ -271,9 +271,9 @@ bool has_choice(const config::Config& config, bool on_gpu) {
 
 std::uint64_t checkpoint_copy_bytes(const config::Config& config, const ModelLayout& model,
                                     int ranks) {
-  if (config.run.checkpoint_background != Tristate::kOn || ranks > 1) return 0;
+  if (config.run.checkpoint_background != Tristate::kOn) return 0;
   const RunSpec spec{.config = config, .model = model};
-  return RunCheckpoints::image_bytes(model, stored_moments(spec.types()));
+  return RunCheckpoints::image_bytes(model, stored_moments(spec.types()), {.world = ranks});
 }
 
 MemoryLine checkpoint_copy_line(std::uint64_t bytes) {

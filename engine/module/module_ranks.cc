@@ -16,10 +16,16 @@ namespace sluice::engine {
 void ModuleRun::fail(const std::string& reason) { ranks().link->abort(reason); }
 
 void ModuleRun::check_order() {
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks().part.world));
-  throw_if_error(ranks().link->all_gather_values(engine_->order(), std::span(all)));
-  const auto other =
-      std::find_if(all.begin(), all.end(), [&](std::uint64_t it) { return it != all.front(); });
+  struct Told {
+    std::uint64_t order;
+    std::uint64_t is_saved;
+  };
+  const Told own{engine_->order(), copies_ == nullptr || copies_->is_written() ? 1U : 0U};
+  std::vector<Told> all(static_cast<std::size_t>(ranks().part.world));
+  throw_if_error(ranks().link->all_gather_values(own, std::span(all)));
+  is_saved_ = std::all_of(all.begin(), all.end(), [](const Told& it) { return it.is_saved == 1; });
+  const auto other = std::find_if(all.begin(), all.end(),
+                                  [&](const Told& it) { return it.order != all.front().order; });
   if (other == all.end()) return;
   const std::string text =
       "rank " + std::to_string(other - all.begin()) +
@@ -48,30 +54,78 @@ Result<std::string> ModuleRun::agree(const Result<std::string>& own) const {
 
 // ---- checkpoints
 
-Status ModuleRun::announce_save(bool saves) {
-  is_announced_ = true;
-  auto told = static_cast<std::byte>(saves);
+Status ModuleRun::lead(SaveOrder order) {
+  auto told = static_cast<std::byte>(order);
   return ranks().link->broadcast(std::span(&told, 1), /*root=*/0);
 }
 
 Result<std::uint64_t> ModuleRun::save_together(const std::string& folder,
                                                const CheckpointState& state) {
-  SLUICE_RETURN_IF_ERROR(announce_save(true));
+  SLUICE_RETURN_IF_ERROR(lead(SaveOrder::kSave));
   SLUICE_RETURN_IF_ERROR(parts_->optimizer().drain());
   JointSave save(model(), ranks(), *parts_->drives().saves, stored_moments(plan_.types));
   return save.lead(folder, state, source_of(parts_->state()));
 }
 
+Status ModuleRun::make_own_copy() {
+  SLUICE_ASSIGN_OR_RETURN(copies_, JointCopySave::create(*this, ranks(), *parts_->drives().saves));
+  return {};
+}
+
+Status ModuleRun::make_copies() {
+  SLUICE_RETURN_IF_ERROR(lead(SaveOrder::kMakeCopies));
+  return make_own_copy();
+}
+Status ModuleRun::copy() {
+  SLUICE_RETURN_IF_ERROR(lead(SaveOrder::kCopy));
+  return copies_->copy();
+}
+Status ModuleRun::begin(const std::string& folder) {
+  SLUICE_RETURN_IF_ERROR(lead(SaveOrder::kBegin));
+  return copies_->begin(folder);
+}
+Result<std::uint64_t> ModuleRun::end(const CheckpointState& state) {
+  if (!is_saving_together()) return Error(ErrorCode::kCancelled, "the run ended during the save");
+  SLUICE_RETURN_IF_ERROR(lead(SaveOrder::kEnd));
+  return copies_->end(&state);
+}
+
+void ModuleRun::wait_for_saves_together() {
+  if (!is_saving_together()) return;
+  if (!is_first()) return static_cast<void>(follow_save());
+  end_saves();
+  static_cast<void>(lead(SaveOrder::kDone));
+}
+
+// The first rank reports failures of a save.
 Result<std::string> ModuleRun::follow_save() {
-  std::byte told{};
-  SLUICE_RETURN_IF_ERROR(ranks().link->broadcast(std::span(&told, 1), /*root=*/0));
-  if (told == std::byte{0}) return std::string();  // the first rank reports the reason
-  SLUICE_RETURN_IF_ERROR(parts_->optimizer().drain());
-  JointSave save(model(), ranks(), *parts_->drives().saves, stored_moments(plan_.types));
-  // The first rank reports failures of the save.
-  static_cast<void>(save.follow(source_of(parts_->state())));
-  SLUICE_RETURN_IF_ERROR(ranks().link->health());
-  return std::string();
+  for (;;) {
+    std::byte told{};
+    SLUICE_RETURN_IF_ERROR(ranks().link->broadcast(std::span(&told, 1), /*root=*/0));
+    switch (static_cast<SaveOrder>(told)) {
+      case SaveOrder::kSave: {
+        SLUICE_RETURN_IF_ERROR(parts_->optimizer().drain());
+        JointSave save(model(), ranks(), *parts_->drives().saves, stored_moments(plan_.types));
+        static_cast<void>(save.follow(source_of(parts_->state())));
+        break;
+      }
+      case SaveOrder::kMakeCopies:
+        static_cast<void>(make_own_copy());
+        break;
+      case SaveOrder::kCopy:
+        SLUICE_RETURN_IF_ERROR(copies_->copy());
+        break;
+      case SaveOrder::kBegin:
+        static_cast<void>(copies_->begin(""));
+        break;
+      case SaveOrder::kEnd:
+        static_cast<void>(copies_->end(nullptr));
+        break;
+      case SaveOrder::kDone:
+        return std::string();
+    }
+    SLUICE_RETURN_IF_ERROR(ranks().link->health());
+  }
 }
 
 }  // namespace sluice::engine

@@ -85,6 +85,7 @@ Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given
 }
 
 ModuleRun::~ModuleRun() {
+  copies_.reset();  // a save of several ranks that is not complete: the others are not asked
   checkpoints_.reset();
   for (Unit& unit : units_) unit.views.clear();
 }
@@ -302,6 +303,7 @@ StepOutcome ModuleRun::step(const std::vector<double>& losses) {
   micro_batch_ = 0;
   is_touched_ = awaits_update_ = false;
   update_->end(totals, {.losses = [&] { return losses; }}, outcome);
+  if (is_saved_) wait_for_saves_together();
   return outcome;
 }
 

@@ -43,6 +43,7 @@
 #include "engine/config/config.h"
 #include "engine/module/module_layout.h"
 #include "engine/module/module_plan.h"
+#include "engine/run/joint_copy_save.h"
 #include "engine/run/run_checkpoints.h"
 #include "engine/run/saved_run.h"
 #include "engine/runtime/resources.h"
@@ -51,7 +52,7 @@
 
 namespace sluice::engine {
 
-class ModuleRun final : public SavedRun {
+class ModuleRun final : public SavedRun, private LedCopySave {
  public:
   // create() makes the memory plan, and allocates nothing if the plan is refused. The run has no
   // values until initialise() or load().
@@ -153,8 +154,9 @@ class ModuleRun final : public SavedRun {
   };
   Result<std::string> save(const SaveOptions& options);
   // The result of each finished save, once, in order. Unfinished saves are not included;
-  // wait_for_saves() waits for them. save() itself also returned the error of a save in the
-  // foreground.
+  // wait_for_saves() waits for them, on all ranks together. A save in the background of several
+  // ranks also ends with the step in which the last rank has written its part. save() itself also
+  // returned the error of a save in the foreground.
   std::vector<SavedCheckpoint> finished_saves();
   void wait_for_saves();
   // `path`: a checkpoint's folder, or a directory whose newest checkpoint is loaded. `accept` gets
@@ -201,6 +203,7 @@ class ModuleRun final : public SavedRun {
   Status take_state(const TakeState& take, offload::Calls calls) override;
   CheckpointState checkpoint_state() const override;
   RunState settled_state() override;
+  LedCopySave* copy_save() override { return has_other_ranks() ? this : nullptr; }
   Result<std::uint64_t> save_together(const std::string& folder,
                                       const CheckpointState& state) override;
   aio::Executor& executor() override { return parts_->update_executor(); }
@@ -233,16 +236,30 @@ class ModuleRun final : public SavedRun {
 
   // ---- several ranks (module_ranks.cc)
   bool is_first() const { return ranks().part.rank == 0; }
-  // Tells the other ranks whether to save now.
-  Status announce_save(bool saves);
+  // What the first rank has the others do for its saves.
+  enum class SaveOrder : std::uint8_t { kSave, kMakeCopies, kCopy, kBegin, kEnd, kDone };
+  Status lead(SaveOrder order);
+  // Follows orders until kDone.
   Result<std::string> follow_save();
+  Status make_copies() override;
+  Status copy() override;
+  Status begin(const std::string& folder) override;
+  // Only what all ranks call together ends a save: step(), save(), wait_for_saves().
+  bool is_written() const override { return false; }
+  Result<std::uint64_t> end(const CheckpointState& state) override;
+  Status make_own_copy();
+  // Ends a save in the background of several ranks, if there is one. Collective.
+  void wait_for_saves_together();
+  bool is_saving_together() const { return copies_ != nullptr && copies_->is_saving(); }
   // The first rank's answer, after all ranks have one; or the error of any rank.
   Result<std::string> agree(const Result<std::string>& own) const;
-  // Units are gathered by all ranks, so all must use them in one order: compares the orders.
+  // Units are gathered by all ranks, so all must use them in one order: compares the orders. Finds
+  // out as well whether all have written their parts of a save.
   void check_order();
 
   Status lock_directory(const std::string& path);
   Status save_into(const std::string& directory, bool background);
+  void end_saves();
   bool has_trained(int unit) const { return model().layout(unit).elements > 0; }
   bool has_frozen(int unit) const { return layout_.frozen().layout(unit).elements > 0; }
   const UnitViews& begin(int unit);
@@ -264,8 +281,8 @@ class ModuleRun final : public SavedRun {
   std::vector<std::string> assumptions_;
   const UpdateRules rules_;
   int most_acquired_ = 0;
-  std::string client_;         // of the current save
-  bool is_announced_ = false;  // announce_save() was called for the current save
+  std::string client_;    // of the current save
+  bool is_saved_ = true;  // on all ranks, when the last step's gradients were added
 
   std::vector<Unit> units_;
   std::int64_t micro_batch_ = 0;
@@ -280,6 +297,7 @@ class ModuleRun final : public SavedRun {
   std::string home_;       // own_directory()
   std::map<std::string, std::unique_ptr<aio::FileLock>> locks_;  // on the two directories
   std::unique_ptr<RunCheckpoints> checkpoints_;
+  std::unique_ptr<JointCopySave> copies_;     // null: no save in the background of several ranks
   bool saves_in_background_ = false;          // setting of checkpoints_
   std::vector<SavedCheckpoint> ended_saves_;  // not returned by finished_saves() yet
   bool has_several_passes_ = false;

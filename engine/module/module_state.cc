@@ -246,7 +246,7 @@ Status ModuleRun::save_into(const std::string& directory, bool background) {
   const std::string path = absolute_path(directory);
   if (checkpoints_ && directory_ == path && saves_in_background_ == background) return {};
   SLUICE_RETURN_IF_ERROR(lock_directory(path));
-  wait_for_saves();
+  end_saves();
   checkpoints_.reset();
   if (directory_ != path && directory_ != home_) locks_.erase(directory_);
   directory_ = path;
@@ -278,24 +278,28 @@ Result<std::string> ModuleRun::save(const SaveOptions& options) {
 }
 
 Result<std::string> ModuleRun::save_as_first(const SaveOptions& options) {
-  is_announced_ = false;
-  const bool in_background = options.background && !has_other_ranks();
+  const bool in_background = options.background;
   client_ = options.client;
   Status saving = check_manifest_room(checkpoint_state(), parameter_specs(model(), DType::kF32));
   if (saving.ok()) saving = save_into(options.directory, in_background);
   if (saving.ok()) saving = checkpoints_->save({.loss = options.loss});
   client_.clear();
-  if (!is_announced_) SLUICE_RETURN_IF_ERROR(announce_save(false));
+  if (!in_background) end_saves();
+  SLUICE_RETURN_IF_ERROR(lead(SaveOrder::kDone));
   SLUICE_RETURN_IF_ERROR(saving);
   if (in_background)
     return RunCheckpoints::folder_of(directory_) + "/" + checkpoint_name(train_state().global_step);
-  wait_for_saves();
   const SavedCheckpoint& saved = ended_saves_.back();
   SLUICE_RETURN_IF_ERROR(saved.status);
   return saved.path;
 }
 
 void ModuleRun::wait_for_saves() {
+  wait_for_saves_together();
+  end_saves();
+}
+
+void ModuleRun::end_saves() {
   if (!checkpoints_) return;
   checkpoints_->wait();
   for (SavedCheckpoint& saved : checkpoints_->finished()) ended_saves_.push_back(std::move(saved));

@@ -42,6 +42,7 @@ class JointCopySave {
   // Begins to write the copy. `folder`: as for JointSave::begin(). After an error nothing is
   // written, and end() must not be called.
   Status begin(const std::string& folder);
+  bool is_saving() const { return save_ != nullptr; }
   // Whether this rank's thread is done, with or without success; true between saves.
   bool is_written() const;
   // Waits for the threads of all ranks. `state`: the first rank's; null on the others. Returns the

@@ -38,7 +38,6 @@ class Checkpoints:
         self.wait()
         client = trained.pack(client_state)
         in_background = trained.config.saves_in_background if background is None else background
-        in_background = in_background and trained.ranks.world == 1
         last = self._steps.last
         loss = last.loss if last is not None else None
         try:

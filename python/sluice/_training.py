@@ -199,7 +199,9 @@ class Training:
         trained.residency.check_thread()
         try:
             if is_open:
-                trained.run.wait_for_saves()
+                # A rank that fails does not wait for the others, which are elsewhere.
+                if how == "completed" or trained.ranks.world == 1:
+                    trained.run.wait_for_saves()
                 self.record.note_saves()
             self.record.close(how, reason)
             self.monitors.close()

@@ -75,6 +75,34 @@ with sluice.initialize(module, config, run_dir={folder!r}) as engine:
             lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
             self.assertEqual([json.loads(it)["step"] for it in lines], [1, 2, 3, 4])
 
+    def test_save_in_the_background_while_they_train(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.check(
+                f"""
+rank = int(os.environ["RANK"])
+def files(path):
+    # checkpoint.json has when it was written.
+    return {{it: open(path + "/" + it, "rb").read() for it in os.listdir(path) if "tensors" in it}}
+module = tower()
+with sluice.initialize(module, run_config(run={{"lanes": 2}}), run_dir={folder!r}) as engine:
+    train(engine, batches(2, seed=rank))
+    at_once = files(engine.save_checkpoint({folder!r} + "/first", background=False))
+    path = engine.save_checkpoint(background=True)
+    train(engine, batches(2, seed=5 + rank))
+    engine.wait()
+    assert files(path) == at_once, path
+    before = [it.detach().clone() for it in engine.module.state_dict().values()]
+    engine.load_checkpoint(path)
+    train(engine, batches(2, seed=5 + rank))
+    assert all(torch.equal(*both) for both in zip(before, engine.module.state_dict().values()))
+    later = engine.save_checkpoint(background=True)
+assert os.path.exists(later + "/checkpoint.json"), os.listdir(later)  # after close()
+"""
+            )
+            events = (Path(folder) / "events.jsonl").read_text().splitlines()
+            steps = [it["step"] for it in map(json.loads, events) if it["event"] == "checkpoint"]
+            self.assertEqual(steps, [2, 2, 4])
+
     def test_a_script_that_fails_on_one_rank_ends_all(self):
         self.check(
             """
