@@ -200,6 +200,16 @@ bool is_loopback(std::string_view host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
+bool is_own_address(const std::string& host) {
+  std::size_t loopbacks = 0;
+  const std::vector<SocketAddress> addresses = addresses_of(host, /*port=*/0, loopbacks);
+  return std::any_of(addresses.begin(), addresses.end(), [](const SocketAddress& address) {
+    const FileDescriptor socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const auto* const at = reinterpret_cast<const sockaddr*>(&address.storage);
+    return socket.is_open() && ::bind(socket.get(), at, address.size) == 0;
+  });
+}
+
 Result<FileDescriptor> listen_at(const std::string& host, std::uint16_t port, Reach reach) {
   std::vector<SocketAddress> at = listening_addresses(host, port, reach);
   int error = 0;

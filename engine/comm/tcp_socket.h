@@ -51,6 +51,8 @@ struct HostAndPort {
 
 // Whether these digits, or "localhost", are an address that cannot be reached from outside.
 bool is_loopback(std::string_view host);
+// Whether this host has an address of this name: a socket can be bound to it.
+bool is_own_address(const std::string& host);
 
 enum class Reach : std::uint8_t {
   kThisHost,  // loopback is enough, if the name or address means nothing else

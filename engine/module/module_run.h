@@ -153,10 +153,10 @@ class ModuleRun final : public SavedRun, private LedCopySave {
     bool within_step = false;
   };
   Result<std::string> save(const SaveOptions& options);
-  // The result of each finished save, once, in order. Unfinished saves are not included;
-  // wait_for_saves() waits for them, on all ranks together. A save in the background of several
-  // ranks also ends with the step in which the last rank has written its part. save() itself also
-  // returned the error of a save in the foreground.
+  // The result of each finished save, once, in order; wait_for_saves() waits for the others, on all
+  // ranks together. With several ranks, a save in the background also ends with the step in which
+  // the last rank has written its part. An error of a save in the foreground was also returned by
+  // save().
   std::vector<SavedCheckpoint> finished_saves();
   void wait_for_saves();
   // `path`: a checkpoint's folder, or a directory whose newest checkpoint is loaded. `accept` gets

@@ -262,7 +262,8 @@ std::string read_hostfile(const std::string& path, std::vector<engine::HostSlots
     return engine::compared_host(name.substr(0, name.find('.')));
   };
   const bool is_loopback = engine::is_loopback(engine::compared_host(first));
-  if (!is_loopback && without_domain(first) != without_domain(own.data()))
+  if (!is_loopback && without_domain(first) != without_domain(own.data()) &&
+      !engine::is_own_address(first))
     return "the first host is " + engine::quoted(first) +
            ", which is not this host: start the run there, or put this host first";
   if (hosts.size() > 1 && is_loopback)

@@ -324,6 +324,11 @@ TEST(ListenAt, TakesTheAddressThatLeadsToOthersAndAllWhereNoneDoes) {
     EXPECT_THAT(local_address(*anywhere), testing::AnyOf("::", "0.0.0.0"));
   }
   EXPECT_TRUE(is_loopback(local_address(*listen_at("localhost", 0, Reach::kThisHost))));
+  EXPECT_TRUE(is_own_address("127.0.0.1"));
+  EXPECT_TRUE(is_own_address("localhost"));
+  EXPECT_FALSE(is_own_address("192.0.2.1"));  // no host's (RFC 5737)
+  EXPECT_FALSE(is_own_address("no such host"));
+  EXPECT_FALSE(is_own_address(""));
 }
 
 }  // namespace
