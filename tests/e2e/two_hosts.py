@@ -4,9 +4,9 @@ a virtual cable. Needs root and the program ip; without them the tests are skipp
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import time
 import unittest
 
 from rank_runs import LANES, WAIT_S, RankRuns
@@ -48,6 +48,7 @@ class TwoHosts(RankRuns):
         process = subprocess.Popen(words, cwd=self.path, stdin=subprocess.DEVNULL, text=True,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                    env={**os.environ, "OMP_NUM_THREADS": "1", **variables})
+        self.addCleanup(process.stderr.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         return process
@@ -69,17 +70,40 @@ class TwoHosts(RankRuns):
             self.assertEqual(process.returncode, 0, text)
         return told
 
+    def torchrun(self, host, *words):
+        return self.on_host(host, [sys.executable, "-m", "torch.distributed.run", *words])
+
+    def has_checkpoint(self, run):
+        return list((self.path / run / "checkpoints").glob("step-*/checkpoint.json"))
+
     def test_train_the_same_weights_when_torchrun_starts_them(self):
         self.train(1, "--out", "one", "--save-weights", "one.safetensors")
         before = self.sent(0)
-        self.finish([
-            self.on_host(host, [
-                sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", host,
-                "--nproc-per-node", "2", "--master-addr", self.addresses[0], "--master-port", PORT,
-                "--no-python", SLUICE, "train", self.config, "--out", "two", "--save-weights",
-                "two.safetensors"]) for host in range(2)])
+        self.finish([self.torchrun(
+            host, "--nnodes", "2", "--node-rank", host, "--nproc-per-node", "2", "--master-addr",
+            self.addresses[0], "--master-port", PORT, "--no-python", SLUICE, "train", self.config,
+            "--out", "two", "--save-weights", "two.safetensors") for host in range(2)])
         self.assertEqual(self.weights("two.safetensors"), self.weights("one.safetensors"))
-        self.assertGreater(self.sent(0), before + self.weights("one.safetensors").__len__())
+        self.assertGreater(self.sent(0), before + len(self.weights("one.safetensors")))
+
+    def test_that_lose_a_host_continue_on_the_other_with_the_same_weights(self):
+        steps = ["--set=run.steps=600", "--set=run.checkpoint_every=40"]
+        self.train(1, "--out", "one", *steps, "--save-weights", "one.safetensors")
+        staying, _ = [self.torchrun(
+            host, "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3",
+            "--monitor-interval", "0.3", "--local-addr", self.addresses[host], "--rdzv-backend",
+            "c10d", "--rdzv-endpoint", f"{self.addresses[0]}:{PORT}", "--rdzv-conf",
+            f"is_host={1 - host},join_timeout=90,last_call_timeout=3,keep_alive_interval=1,"
+            "keep_alive_max_attempt=3", "--no-python", SLUICE, "train", self.config, "--out", "two",
+            *steps, "--resume", "--save-weights", "two.safetensors") for host in range(2)]
+        self.wait_for(lambda: self.has_checkpoint("two"))
+        self.assertIn('"ranks":2', (self.path / "two/events.jsonl").read_text())
+        for process in ip("netns", "pids", self.spaces[1]).split():
+            os.kill(int(process), signal.SIGKILL)
+        told, = self.finish([staying])
+        self.assertIn("continuing from", told)
+        self.assertIn("rank 1 (node1) is gone", told)
+        self.assertEqual(self.weights("two.safetensors"), self.weights("one.safetensors"))
 
     def test_train_the_same_weights_when_a_hostfile_names_them(self):
         self.train(1, "--out", "one", "--save-weights", "one.safetensors")
@@ -95,10 +119,7 @@ class TwoHosts(RankRuns):
     def test_a_pulled_cable_ends_both_hosts_by_name(self):
         long = ["--set=run.steps=1000000", "--out", "long"]
         hosts = [self.ranks(host, *long) for host in range(2)]
-        end = time.monotonic() + WAIT_S
-        while not list((self.path / "long/checkpoints").glob("step-*/checkpoint.json")):
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.05)
+        self.wait_for(lambda: self.has_checkpoint("long"))
         ip("-n", self.spaces[1], "link", "set", "cable", "down")
         told = [[rank.communicate(timeout=WAIT_S)[1] for rank in ranks] for ranks in hosts]
         self.assertRegex(told[0][0], r"rank [23] \(node1\)")
