@@ -17,6 +17,8 @@ namespace sluice::offload {
 struct RankPart {
   int rank = 0;
   int world = 1;
+  // Above 1: hosts whose ranks, world / hosts neighbours, add up sums before hosts exchange them.
+  int hosts = 1;
 
   friend bool operator==(const RankPart&, const RankPart&) = default;
 };

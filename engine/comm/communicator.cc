@@ -52,18 +52,25 @@ Status Communicator::broadcast(std::span<std::byte> bytes, int root,
 Status Communicator::all_to_all(std::span<const std::byte> sent, std::span<std::byte> received,
                                 const CollectiveOptions& options) {
   const auto ranks = static_cast<std::uint64_t>(world_size(options.group));
-  const std::uint64_t piece = received.size() / ranks;
+  if (options.batches == 0) return refuse("all_to_all", "nothing is sent: batches is 0");
+  const std::uint64_t pieces = ranks * options.batches;
+  const std::uint64_t piece = received.size() / pieces;
   const std::uint64_t stride = options.sent_stride_bytes > 0 ? options.sent_stride_bytes : piece;
-  if (received.size() % ranks != 0 || stride < piece ||
-      sent.size() != (ranks - 1) * stride + piece) {
+  if (received.size() % pieces != 0 || stride < piece ||
+      sent.size() != (pieces - 1) * stride + piece) {
     return refuse("all_to_all", "spans of " + std::to_string(sent.size()) + " and " +
                                     std::to_string(received.size()) + " bytes are not " +
-                                    std::to_string(ranks) + " equal pieces each");
+                                    std::to_string(pieces) + " equal pieces each");
   }
-  if (overlap(sent, received) && !same(sent, received)) {
+  if (overlap(sent, received) && (options.batches > 1 || !same(sent, received))) {
     return refuse("all_to_all", "input and output overlap without being in place");
   }
-  return do_all_to_all(sent, received, options);
+  if (ranks > 1 || options.batches == 1) return do_all_to_all(sent, received, options);
+  for (std::uint64_t batch = 0; batch < options.batches; ++batch)
+    SLUICE_RETURN_IF_ERROR(do_all_to_all(sent.subspan(batch * stride, piece),
+                                         received.subspan(batch * piece, piece),
+                                         {.group = options.group, .stream = options.stream}));
+  return {};
 }
 
 Status Communicator::send_receive(const Messages& messages, const CollectiveOptions& options) {

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "aio/result.h"
+#include "offload/topology.h"
 
 namespace sluice::engine {
 
@@ -50,6 +51,8 @@ struct CollectiveOptions {
   // For all_to_all: the distance between the starts of neighbouring sent pieces, if they are not
   // contiguous. It is at least one piece, and `sent` ends with the last piece.
   std::uint64_t sent_stride_bytes = 0;
+  // For all_to_all, not in place: this many of them at once, one after the other in both spans.
+  std::uint64_t batches = 1;
 };
 
 constexpr int kNoRank = -1;
@@ -71,6 +74,8 @@ class Communicator {
   // In [0, world_size(group)), constant for the whole run.
   virtual int rank(ProcessGroup group = ProcessGroup::kWorld) const = 0;
   virtual int world_size(ProcessGroup group = ProcessGroup::kWorld) const = 0;
+  // Equal on all ranks where it is regular.
+  virtual offload::Topology topology() const = 0;
 
   // all = the pieces of all ranks. all.size() = world_size * mine.size().
   Status all_gather(std::span<const std::byte> mine, std::span<std::byte> all,

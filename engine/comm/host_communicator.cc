@@ -16,6 +16,10 @@ constexpr std::uint64_t kScratchBytes = 1U << 20;
 // Minimum size of a transferred block, however many ranks share the scratch.
 constexpr std::uint64_t kLeastBlockBytes = 4096;
 
+// The minimum piece of an all_gather that travels by host. Smaller ones are bound by latency, and go
+// directly, so that a rank that waits can name the one that has not come.
+constexpr std::uint64_t kLeastPieceByHost = 64U << 10;
+
 using ConstBytes = std::span<const std::byte>;
 using MutableBytes = std::span<std::byte>;
 
@@ -79,6 +83,9 @@ class HostCommunicator final : public Communicator {
   int world_size(ProcessGroup group) const override {
     return static_cast<int>(members(group).world_ranks.size());
   }
+  offload::Topology topology() const override {
+    return topology_of(links_->places(), links_->rank());
+  }
   Status finish(void* /*stream*/) override { return health(); }
   void abort(std::string_view reason) noexcept override { links_->abort(reason); }
   Status health() const override { return links_->failure(); }
@@ -133,9 +140,32 @@ class HostCommunicator final : public Communicator {
     SLUICE_RETURN_IF_ERROR(check_host(kKind, options));
     const ProcessGroup group = options.group;
     copy(mine, piece(all, own(group), mine.size()));
+    if (group == ProcessGroup::kWorld && mine.size() >= kLeastPieceByHost &&
+        topology().adds_by_host())
+      return gather_by_host(mine, all);
     return with_all(
         kKind, group, all.size(), [&](std::size_t) { return mine; },
         [&](std::size_t r) { return piece(all, r, mine.size()); });
+  }
+
+  // A piece goes to one rank of each other host, the one with this local rank, which passes it on to
+  // the ranks of its host. So it crosses the network once per host.
+  Status gather_by_host(ConstBytes mine, MutableBytes all) {
+    constexpr auto kKind = CollectiveKind::kAllGather;
+    const std::size_t of_host = size(ProcessGroup::kNode);
+    const auto piece_of = [&](std::size_t host, std::size_t local_rank) {
+      return piece(all, host * of_host + local_rank, mine.size());
+    };
+    const std::size_t local_rank = own(ProcessGroup::kNode);
+    SLUICE_RETURN_IF_ERROR(with_all(
+        kKind, ProcessGroup::kPeers, all.size(), [&](std::size_t) { return mine; },
+        [&](std::size_t host) { return piece_of(host, local_rank); }));
+    for (std::size_t host = 0; host < size(ProcessGroup::kPeers); ++host)
+      SLUICE_RETURN_IF_ERROR(with_all(
+          kKind, ProcessGroup::kNode, all.size(),
+          [&](std::size_t) { return piece_of(host, local_rank); },
+          [&](std::size_t neighbour) { return piece_of(host, neighbour); }));
+    return {};
   }
 
   Status do_all_to_all(ConstBytes sent, MutableBytes received,
@@ -143,14 +173,20 @@ class HostCommunicator final : public Communicator {
     constexpr auto kKind = CollectiveKind::kAllToAll;
     SLUICE_RETURN_IF_ERROR(check_host(kKind, options));
     const ProcessGroup group = options.group;
-    const std::uint64_t piece_bytes = received.size() / size(group);
+    const std::uint64_t piece_bytes = received.size() / (size(group) * options.batches);
     if (sent.data() != received.data()) {
       const std::uint64_t stride =
           options.sent_stride_bytes > 0 ? options.sent_stride_bytes : piece_bytes;
-      const auto from = [&](std::size_t r) { return sent.subspan(r * stride, piece_bytes); };
-      copy(from(own(group)), piece(received, own(group), piece_bytes));
-      return with_all(kKind, group, received.size(), from,
-                      [&](std::size_t r) { return piece(received, r, piece_bytes); });
+      for (std::uint64_t batch = 0; batch < options.batches; ++batch) {
+        const std::uint64_t first = batch * size(group);
+        const auto from = [&](std::size_t r) {
+          return sent.subspan((first + r) * stride, piece_bytes);
+        };
+        const auto to = [&](std::size_t r) { return piece(received, first + r, piece_bytes); };
+        copy(from(own(group)), to(own(group)));
+        SLUICE_RETURN_IF_ERROR(with_all(kKind, group, received.size(), from, to));
+      }
+      return {};
     }
     // In place: blocks arrive in scratch while the same blocks are sent.
     for (std::uint64_t begin = 0; begin == 0 || begin < piece_bytes; begin += block_bytes_) {

@@ -111,4 +111,20 @@ Result<Groups> make_groups(std::span<const RankPlace> places, int own_rank) {
   return groups;
 }
 
+offload::Topology topology_of(std::span<const RankPlace> places, int own_rank) {
+  const std::string& own = places[static_cast<std::size_t>(own_rank)].host;
+  const auto of_host = static_cast<std::size_t>(std::count_if(
+      places.begin(), places.end(), [&](const RankPlace& place) { return place.host == own; }));
+  offload::Topology topology{.world = static_cast<int>(places.size()),
+                             .local_world = static_cast<int>(of_host),
+                             .is_regular = places.size() % of_host == 0};
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    const std::size_t local_rank = rank % of_host;
+    if (places[rank].local_rank != static_cast<int>(local_rank) ||
+        places[rank].host != places[rank - local_rank].host)
+      topology.is_regular = false;
+  }
+  return topology;
+}
+
 }  // namespace sluice::engine

@@ -45,6 +45,9 @@ using Groups = std::array<GroupMembers, kProcessGroups>;
 // kInvalidArgument if two ranks of a host have the same local rank, or if a local rank is missing.
 Result<Groups> make_groups(std::span<const RankPlace> places, int own_rank);
 
+// From make_groups()'s places, which are the same on all ranks.
+offload::Topology topology_of(std::span<const RankPlace> places, int own_rank);
+
 enum class CollectiveKind : std::uint8_t {
   kAllGather,
   kBroadcast,

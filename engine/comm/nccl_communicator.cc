@@ -66,6 +66,7 @@ class NcclCommunicator final : public Communicator {
 
   int rank(ProcessGroup group) const override { return host_->rank(group); }
   int world_size(ProcessGroup group) const override { return host_->world_size(group); }
+  offload::Topology topology() const override { return host_->topology(); }
 
   Status finish(void* stream) override {
     if (stream == nullptr) return host_->finish(nullptr);
@@ -142,8 +143,9 @@ class NcclCommunicator final : public Communicator {
     if (sent.data() == received.data() && !sent.empty()) {
       return Error(ErrorCode::kUnsupported, "all_to_all in place: not on device memory by NCCL");
     }
-    const int ranks = world_size(options.group);
-    const std::uint64_t piece_bytes = received.size() / static_cast<std::uint64_t>(ranks);
+    const auto ranks = static_cast<std::uint64_t>(world_size(options.group));
+    const std::uint64_t pieces = ranks * options.batches;
+    const std::uint64_t piece_bytes = received.size() / pieces;
     const std::uint64_t stride =
         options.sent_stride_bytes > 0 ? options.sent_stride_bytes : piece_bytes;
     for (std::uint64_t begin = 0; begin < piece_bytes; begin += options_.max_send_bytes) {
@@ -151,8 +153,8 @@ class NcclCommunicator final : public Communicator {
       SLUICE_RETURN_IF_ERROR(enqueue(
           options.group, bytes, "an all_to_all of ncclSend and ncclRecv", [&](nccl::Comm* comm) {
             nccl::Code code = api_.group_start();
-            for (int peer = 0; peer < ranks; ++peer) {
-              const auto number = static_cast<std::uint64_t>(peer);
+            for (std::uint64_t number = 0; number < pieces; ++number) {
+              const auto peer = static_cast<int>(number % ranks);
               keep_worse(&code, api_.send(sent.data() + number * stride + begin, bytes,
                                           nccl::kUint8, peer, comm, options.stream));
               keep_worse(&code, api_.receive(received.data() + number * piece_bytes + begin, bytes,

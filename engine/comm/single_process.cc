@@ -10,6 +10,7 @@ class SingleProcess final : public Communicator {
  public:
   int rank(ProcessGroup /*group*/) const override { return 0; }
   int world_size(ProcessGroup /*group*/) const override { return 1; }
+  offload::Topology topology() const override { return {}; }
 
   Status finish(void* /*stream*/) override { return {}; }
   void abort(std::string_view /*reason*/) noexcept override {}

@@ -151,7 +151,7 @@ Result<ModulePlacement> FamilyModel::places(const config::Config& config, const 
                                             return plan(config, asked,
                                                         {.cache_path = cache_path,
                                                          .unix_s = now_s,
-                                                         .ranks = rank_group(link),
+                                                         .ranks = link.topology(),
                                                          .link = measured},
                                                         made.assumptions);
                                           }));

@@ -238,7 +238,7 @@ Result<RunPlan> fitting_plan(const Asked& it, std::vector<std::string>& assumpti
 Status plan_by_first(const config::Config& config, const ModuleLayout& layout, const OfRank& rank,
                      const ModulePlanOptions& given, ModulePlan& plan) {
   ModulePlanOptions options = given;
-  options.asked.ranks = rank_group(*given.link);
+  options.asked.ranks = given.link->topology();
   SLUICE_ASSIGN_OR_RETURN(
       FirstRankPlan of_first,
       first_rank_plan(
@@ -309,7 +309,7 @@ std::string smaller_units_hint(const ModuleLayout& layout) {
 Result<ModulePlan> plan_module(const config::Config& config, const ModuleLayout& layout,
                                const ModulePlanOptions& options) {
   OfRank rank{.config = config, .on_gpu = uses_cuda(config)};
-  rank.part = {options.link->rank(), options.link->world_size()};
+  rank.part = options.link->topology().part(options.link->rank());
   rank.config.budget = budget_of_rank(config.budget, options.link->world_size(ProcessGroup::kNode));
   const std::uint64_t copy = checkpoint_copy_bytes(config, layout.trained(), rank.part.world);
   ModulePlan plan;
@@ -334,11 +334,10 @@ Result<RunPlan> plan_run_of_module(const config::Config& config, const ModuleLay
   std::optional<MemoryPlan> frozen;
   const Asked it{config, layout, frozen, options};
   if (layout.has_frozen()) {
-    SLUICE_ASSIGN_OR_RETURN(frozen,
-                            plan_frozen({.config = config,
-                                         .part = {.rank = 0, .world = options.asked.ranks.world},
-                                         .on_gpu = it.on_gpu()},
-                                        layout));
+    SLUICE_ASSIGN_OR_RETURN(
+        frozen,
+        plan_frozen({.config = config, .part = options.asked.ranks.part(0), .on_gpu = it.on_gpu()},
+                    layout));
   }
   SLUICE_ASSIGN_OR_RETURN(Planned planned, plan_by_planner(it));
   add_outside_lines(it, planned.outside, planned.run.memory);

@@ -88,7 +88,7 @@ Result<PlanMachine> plan_machine(const PlanSubject& subject, const PlanRunOption
 TierBytes budget_on(const PlanMachine& machine, const PlanSubject& subject) {
   constexpr std::uint64_t kUnknown = std::uint64_t{1} << 46;  // not reported by the machine
   const config::Budget given = planned_budget(subject.config.budget, subject.machine);
-  const offload::RankGroup& ranks = subject.ranks;
+  const offload::Topology& ranks = subject.ranks;
   TierBytes budget{.cpu = ranks.share_of(host_room(given, machine.facts).value_or(kUnknown)),
                    .nvme = ranks.share_of(nvme_room(machine, subject))};
   if (subject.on_gpu) {
@@ -191,7 +191,7 @@ Result<PlacedRun> place_with(const PlanSubject& subject, PlanMachine machine) {
                                       .places = best.placement.places,
                                       .block_slots = best.input.step.slots(),
                                       .wave_micro_batches = best.input.step.waves.of_a_wave,
-                                      .ranks = {.rank = 0, .world = subject.ranks.world},
+                                      .ranks = subject.ranks.part(0),
                                       .names = subject.names,
                                       .keeps_sums = subject.is_module,
                                       .moves_gradients = StepChoice::of(best.input).moves_gradients,
@@ -248,7 +248,7 @@ bool may_move_gradients(const PlanSubject& subject, const config::Config& config
   return may_move_gradients(RunSpec{.config = config,
                                     .model = subject.model,
                                     .on_gpu = subject.on_gpu,
-                                    .ranks = {.rank = 0, .world = subject.ranks.world},
+                                    .ranks = subject.ranks.part(0),
                                     .names = subject.names,
                                     .keeps_sums = subject.is_module});
 }

@@ -21,7 +21,7 @@ struct PlanSubject {
   std::vector<std::string> assumed;
   bool on_gpu = false;
   ModelLayout model;
-  offload::RankGroup ranks;
+  offload::Topology ranks;
   bool is_module = false;  // DescribedModel is set
   const ParameterNames* names = nullptr;
   OutsideMemory outside;

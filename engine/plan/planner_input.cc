@@ -118,7 +118,7 @@ class Input {
   }
 
  private:
-  offload::RankPart first_rank() const { return {.rank = 0, .world = question_.ranks.world}; }
+  offload::RankPart first_rank() const { return question_.ranks.part(0); }
   offload::UnitShard shard(const UnitLayout& layout) const {
     return offload::shard_of(layout.elements, first_rank());
   }

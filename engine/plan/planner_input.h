@@ -26,7 +26,7 @@ struct PlannerQuestion {
   std::int64_t wave_micro_batches = 0;  // as PlanOptions::wave_micro_batches
   // With several ranks the input is the first one's, whose shards are the largest. The budget is
   // one rank's, and `machine` has a whole host's rates.
-  offload::RankGroup ranks = {};
+  offload::Topology ranks = {};
   // See RunSpec.
   const ParameterNames* names = nullptr;
   bool keeps_sums = false;

@@ -355,14 +355,14 @@ config::Config on_ranks(config::Config config, int before, int world) {
 }
 
 // The budget of a rank in a group that may share its host among another number of ranks.
-offload::TierBytes budget_on(const RunPlan& plan, const offload::RankGroup& ranks) {
+offload::TierBytes budget_on(const RunPlan& plan, const offload::Topology& ranks) {
   const offload::TierBytes& budget = plan.input.budget;
   return {.gpu = budget.gpu,
           .cpu = ranks.share_of(plan.ranks.of_host(budget.cpu)),
           .nvme = ranks.share_of(plan.ranks.of_host(budget.nvme))};
 }
 
-RankGrowth row_of(const RunPlan& plan, const offload::RankGroup& ranks,
+RankGrowth row_of(const RunPlan& plan, const offload::Topology& ranks,
                   const offload::PlacementPlan& placement) {
   RankGrowth row{.ranks = ranks, .fits = placement.fits};
   if (!placement.fits) return row;
@@ -388,8 +388,8 @@ void compare(std::vector<RankGrowth>& rows) {
 
 }  // namespace
 
-std::vector<offload::RankGroup> growing_ranks(const offload::RankGroup& all) {
-  std::vector<offload::RankGroup> groups;
+std::vector<offload::Topology> growing_ranks(const offload::Topology& all) {
+  std::vector<offload::Topology> groups;
   for (int ranks = 1; ranks < all.local_world; ranks *= 2)
     groups.push_back({.world = ranks, .local_world = ranks});
   for (int hosts = 1; hosts < all.hosts(); hosts *= 2)
@@ -400,7 +400,7 @@ std::vector<offload::RankGroup> growing_ranks(const offload::RankGroup& all) {
 
 Result<std::vector<RankGrowth>> rank_growth(const PlanSubject& subject, const RunPlan& plan) {
   std::vector<RankGrowth> rows;
-  for (const offload::RankGroup& ranks : growing_ranks(plan.ranks)) {
+  for (const offload::Topology& ranks : growing_ranks(plan.ranks)) {
     if (ranks == plan.ranks) {
       rows.push_back(row_of(plan, ranks, plan.placement));
       continue;

@@ -131,7 +131,7 @@ struct PlanRunOptions {
   aio::FileSystem* files = nullptr;  // reports the paths' free space; null: this machine's
   FileSystemOf file_system_of = device_number_of;
   std::function<void(const std::string& what, double fraction)> on_progress;
-  offload::RankGroup ranks;
+  offload::Topology ranks;
   // Measured between these ranks; unset: described, or else assumed (described_machine.h).
   std::optional<MeasuredLink> link;
   bool with_growth = false;
@@ -150,7 +150,7 @@ inline constexpr double kGpuSlack = 0.015;
 
 // A row of rank_growth().
 struct RankGrowth {
-  offload::RankGroup ranks;
+  offload::Topology ranks;
   bool fits = false;  // if false, the rest is unset
   double step_s = 0;
   double tokens_per_s = 0;     // of all ranks
@@ -176,7 +176,7 @@ struct RunPlan {
   std::uint64_t trained = 0;     // of these; or of the adapters, which are not included
   bool trains_adapters = false;
   std::int64_t tokens_per_step = 0;  // of all ranks
-  offload::RankGroup ranks;
+  offload::Topology ranks;
   std::vector<RankGrowth> growth;  // for several ranks; empty: not requested
   // The least host memory that is enough if everything else is on the drives. Unset: no drive.
   std::optional<std::uint64_t> host_floor_bytes;
@@ -202,7 +202,7 @@ Result<RunPlan> plan_run(const config::Config& config, const PlanRunOptions& opt
 // resources. A row takes half a second.
 
 // Groups with fewer ranks, and `all` itself; each host has the same number.
-std::vector<offload::RankGroup> growing_ranks(const offload::RankGroup& all);
+std::vector<offload::Topology> growing_ranks(const offload::Topology& all);
 
 // Requires a plan that fits; it is the last row. Returns the errors of planner_input().
 Result<std::vector<RankGrowth>> rank_growth(const PlanSubject& subject, const RunPlan& plan);

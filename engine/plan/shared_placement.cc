@@ -105,10 +105,6 @@ Result<SharedPlacement> share_placement(Communicator& link,
   return SharedPlacement::parse(texts.front());
 }
 
-offload::RankGroup rank_group(const Communicator& link) {
-  return {.world = link.world_size(), .local_world = link.world_size(ProcessGroup::kNode)};
-}
-
 Result<FirstRankPlan> first_rank_plan(Communicator& link, const config::Config& config,
                                       const LinkProbeOptions& probe, const PlanWithLink& plan) {
   FirstRankPlan of_first;

@@ -43,8 +43,6 @@ struct SharedPlacement {
 Result<SharedPlacement> share_placement(Communicator& link,
                                         const std::optional<SharedPlacement>& own);
 
-offload::RankGroup rank_group(const Communicator& link);
-
 struct FirstRankPlan {
   std::optional<RunPlan> plan;  // on the first rank; the others only have its places
   SharedPlacement places;

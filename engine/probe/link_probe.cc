@@ -46,9 +46,8 @@ Result<MeasuredLink> lead(Communicator& link, const config::Config& config,
   SpeedsCache cache(
       *queue, {.path = options.cache_path, .refresh = options.refresh, .unix_s = options.unix_s});
   const bool on_gpu = uses_cuda(config);
-  const LinkSubject subject{
-      .ranks = {.world = link.world_size(), .local_world = link.world_size(ProcessGroup::kNode)},
-      .gpu = on_gpu ? gpu_identity() : std::nullopt};
+  const LinkSubject subject{.ranks = link.topology(),
+                            .gpu = on_gpu ? gpu_identity() : std::nullopt};
   MeasuredLink found{.key = {.what = "link", .of = link_subject(aio::machine_info(), subject)}};
   bool measured = false;
   const auto measure_now = [&]() -> Result<offload::LinkSpeeds> {

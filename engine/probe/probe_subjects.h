@@ -40,7 +40,7 @@ MeasuredOf gpu_subject(const aio::MachineInfo& machine, const GpuIdentity& gpu,
 
 // The ranks of a link; `gpu` is nullopt if host memory is exchanged.
 struct LinkSubject {
-  offload::RankGroup ranks;
+  offload::Topology ranks;
   std::optional<GpuIdentity> gpu;
 };
 MeasuredOf link_subject(const aio::MachineInfo& machine, const LinkSubject& link);

@@ -13,28 +13,12 @@
 
 #include <cstdint>
 
+#include "offload/topology.h"
 #include "swap/stripe_weights.h"
 
 namespace sluice::offload {
 
 using swap::DuplexRates;
-
-// The ranks of a run, the same number on each host.
-struct RankGroup {
-  int world = 1;
-  int local_world = 1;
-
-  int hosts() const { return world / local_world; }
-  // A rank's share of a quantity of the host, and the host's total of a quantity of each rank.
-  std::uint64_t share_of(std::uint64_t host_bytes) const {
-    return host_bytes / static_cast<std::uint64_t>(local_world);
-  }
-  std::uint64_t of_host(std::uint64_t rank_bytes) const {
-    return rank_bytes * static_cast<std::uint64_t>(local_world);
-  }
-
-  friend bool operator==(const RankGroup&, const RankGroup&) = default;
-};
 
 // Rates in bytes; 0: unknown, and nothing can be sent.
 struct LinkSpeeds {
@@ -51,9 +35,9 @@ struct LinkSpeeds {
 
 // Seconds for a gathered unit and for a sum of `bytes` bytes on each rank, in `calls` calls.
 // Infinite: nothing can be sent.
-double gather_s(const LinkSpeeds& link, const RankGroup& ranks, double bytes);
-double exchange_s(const LinkSpeeds& link, const RankGroup& ranks, double bytes, double calls);
+double gather_s(const LinkSpeeds& link, const Topology& ranks, double bytes);
+double exchange_s(const LinkSpeeds& link, const Topology& ranks, double bytes, double calls);
 // The bytes that a rank receives in either.
-double received_bytes(const RankGroup& ranks, double bytes);
+double received_bytes(const Topology& ranks, double bytes);
 
 }  // namespace sluice::offload

@@ -18,7 +18,7 @@ void lower(double& rate, double most) {
 
 }  // namespace
 
-MachineSpeeds speeds_of_rank(const MachineSpeeds& host, const RankGroup& ranks) {
+MachineSpeeds speeds_of_rank(const MachineSpeeds& host, const Topology& ranks) {
   MachineSpeeds speeds = host;
   if (ranks.local_world == 1) return speeds;
   const double all = ranks.local_world;

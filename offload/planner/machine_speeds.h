@@ -23,6 +23,6 @@ struct MachineSpeeds {
 
 // The speeds of one of the host's ranks while all of them do the same: an equal part of cores, RAM
 // and drives, and its own GPU and bus.
-MachineSpeeds speeds_of_rank(const MachineSpeeds& host, const RankGroup& ranks);
+MachineSpeeds speeds_of_rank(const MachineSpeeds& host, const Topology& ranks);
 
 }  // namespace sluice::offload

@@ -35,7 +35,7 @@ TaskId StepLink::gather_frozen(int unit, TaskId ready, TaskId free) {
 }
 
 TaskId StepLink::gather_bytes(int unit, double bytes, TaskId ready, TaskId free) {
-  const RankGroup& ranks = inputs_.options.ranks;
+  const Topology& ranks = inputs_.options.ranks;
   if (bytes == 0) return kNoTask;
   tasks_.count_received(received_bytes(ranks, bytes));
   add(StepTask::kGather, unit, gather_s(inputs_.speeds.link, ranks, bytes), ready, free);
@@ -43,7 +43,7 @@ TaskId StepLink::gather_bytes(int unit, double bytes, TaskId ready, TaskId free)
 }
 
 TaskId StepLink::reduce(int unit, TaskId computed, TaskId stage) {
-  const RankGroup& ranks = inputs_.options.ranks;
+  const Topology& ranks = inputs_.options.ranks;
   const double bytes = inputs_.whole_elements(unit) * inputs_.options.bytes.sum;
   if (bytes == 0) return computed;
   const auto at_once = static_cast<double>(inputs_.options.exchanged_bytes);

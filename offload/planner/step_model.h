@@ -119,7 +119,7 @@ struct StepModelOptions {
   int gradient_buffers = 0;   // pinned buffers for gradients on NVMe; 0: gradients are in RAM
   int kept_sums = 0;          // of a unit, for which a place on NVMe has room (HeldSums::kept)
   StepBytes bytes;
-  RankGroup ranks;
+  Topology ranks;
   std::uint64_t exchanged_bytes = 0;  // per call, for a gradient sum; 0: all in one call
 
   int slots() const { return prefetch_units + 1; }

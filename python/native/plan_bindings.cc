@@ -92,7 +92,7 @@ engine::DescribedMachine machine_of(const Machine& described) {
   return machine;
 }
 
-offload::RankGroup ranks_of(std::uint64_t gpus, std::uint64_t hosts) {
+offload::Topology ranks_of(std::uint64_t gpus, std::uint64_t hosts) {
   return {.world = static_cast<int>(gpus * hosts), .local_world = static_cast<int>(gpus)};
 }
 
@@ -119,7 +119,7 @@ engine::RunPlan value_or_note(Result<engine::RunPlan> plan, const std::string& n
 PlanTexts plan(const ConfigOptions& given, const Machine& described, std::uint64_t gpus,
                std::uint64_t hosts, bool refresh) {
   ConfigOptions options = given;
-  const offload::RankGroup ranks = ranks_of(gpus, hosts);
+  const offload::Topology ranks = ranks_of(gpus, hosts);
   options.world_size = ranks.world;
   const engine::DescribedMachine machine = machine_of(described);
   const config::Resolved resolved = value_of(resolve(options));

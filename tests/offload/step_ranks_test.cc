@@ -190,10 +190,10 @@ TEST(LinkSpeeds, BringAUnitOnceIntoEachHostAndAnExchangeOfEachRank) {
                         .latency_s = 1,
                         .network_bytes_per_s = 10,
                         .network_latency_s = 2};
-  const RankGroup host{.world = 4, .local_world = 4};
+  const Topology host{.world = 4, .local_world = 4};
   EXPECT_NEAR(gather_s(link, host, 400), 3 + 1, kSameTime);
   EXPECT_NEAR(exchange_s(link, host, 400, 5), 6 + 5, kSameTime);
-  const RankGroup two{.world = 8, .local_world = 4};
+  const Topology two{.world = 8, .local_world = 4};
   EXPECT_NEAR(gather_s(link, two, 400), 20 + 3, kSameTime);
   EXPECT_NEAR(exchange_s(link, two, 400, 1), 80 + 3, kSameTime);
   EXPECT_EQ(gather_s(link, {}, 400), 0);
@@ -209,7 +209,7 @@ TEST(LinkSpeeds, TakeNoLessTimeOnMoreRanks) {
   double gather = 0;
   double exchange = 0;
   for (int hosts = 1; hosts <= 512; hosts *= 2) {
-    const RankGroup ranks{.world = 8 * hosts, .local_world = 8};
+    const Topology ranks{.world = 8 * hosts, .local_world = 8};
     EXPECT_GE(gather_s(link, ranks, 1e9), gather);
     EXPECT_GE(exchange_s(link, ranks, 1e9, 8), exchange);
     gather = gather_s(link, ranks, 1e9);

@@ -40,7 +40,7 @@ struct PlanOptions {
   bool lists_gpus = false;
   engine::ClusterShape cluster;  // one GPU on one host unless set
 
-  offload::RankGroup ranks() const {
+  offload::Topology ranks() const {
     const auto of_host = static_cast<int>(cluster.gpus_per_node);
     return {.world = of_host * static_cast<int>(cluster.nodes), .local_world = of_host};
   }
@@ -91,7 +91,7 @@ Status check_ranks(const config::Config& config, const PlanOptions& options) {
   const auto refused = [](const std::string& why) {
     return Error(ErrorCode::kInvalidArgument, why);
   };
-  const offload::RankGroup ranks = options.ranks();
+  const offload::Topology ranks = options.ranks();
   const engine::DescribedMachine& machine = options.machine;
   constexpr int kMostRanks = 1 << 16;
   if (ranks.world > kMostRanks)
@@ -176,7 +176,7 @@ Result<int> run(PlanOptions options, aio::IoWatchdog& watchdog) {
   SLUICE_RETURN_IF_ERROR(complete_machine(options));
   SLUICE_RETURN_IF_ERROR(check_output_file(
       {.option = "--trace", .path = options.trace, .replaces = options.force, .made_folder = {}}));
-  const offload::RankGroup ranks = options.ranks();
+  const offload::Topology ranks = options.ranks();
   ConfigOptions config_options = options.config;
   config_options.world_size = ranks.world;
   config_options.needs_shape_only = options.machine.describes_gpu();

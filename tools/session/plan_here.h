@@ -20,7 +20,7 @@ struct PlanHereOptions {
   // One of a series of processes, such as the trials of sluice tune: values measured while the
   // machine was busy are used by all of them.
   bool of_a_series = false;
-  offload::RankGroup ranks = {};
+  offload::Topology ranks = {};
   std::optional<engine::MeasuredLink> link = {};  // PlanRunOptions::link
 };
 

@@ -178,7 +178,7 @@ Result<engine::RunPlan> fitting_plan(const config::Config& config,
                           plan_here(config, {.machine = {},
                                              .with_what_ifs = options.with_what_ifs,
                                              .of_a_series = options.of_a_series,
-                                             .ranks = engine::rank_group(*options.link),
+                                             .ranks = options.link->topology(),
                                              .link = link}));
   if (!plan.placement.fits) {
     for (const std::string& warning : engine::budget_warnings(config.budget, plan.facts))
@@ -255,8 +255,14 @@ std::string trained_share(const engine::ModelLayout& model) {
   return ", and " + engine::compact(static_cast<double>(model.trained_elements())) + " in adapters";
 }
 
-void note_ranks(const config::Config& config, const offload::RankPart& ranks, int of_host) {
+void note_ranks(const config::Config& config, const offload::Topology& ranks) {
+  const int of_host = ranks.local_world;
   if (ranks.world == 1) return;
+  if (!ranks.is_regular)
+    log::warning(
+        "the hosts have different numbers of ranks, or the ranks of a host are not neighbours: "
+        "gradients cross the network once per rank and not once per host. Number the ranks host by "
+        "host, the same number on each");
   if (of_host > 1)
     log::info(std::to_string(of_host) +
               " ranks share this host: the memory shown is for one of them, which may use an equal "
@@ -286,13 +292,14 @@ Result<PlannedRun> checked_plan(const config::Config& given, engine::RunPurpose 
     SLUICE_RETURN_IF_ERROR(engine::check_fp8(config, model, /*is_module=*/false));
     SLUICE_RETURN_IF_ERROR(engine::check_fp8_of_gpu(config));
   }
-  const int host_ranks = options.link->world_size(engine::ProcessGroup::kNode);
+  const offload::Topology topology = options.link->topology();
+  const int host_ranks = topology.local_world;
   SLUICE_RETURN_IF_ERROR(engine::clear_leftovers(config, *options.link));
   const engine::MachineFacts facts =
       engine::facts_of_rank(engine::machine_facts(config), host_ranks);
   config.budget = engine::budget_of_rank(config.budget, host_ranks);
-  const offload::RankPart ranks{options.link->rank(), options.link->world_size()};
-  note_ranks(config, ranks, host_ranks);
+  const offload::RankPart ranks = topology.part(options.link->rank());
+  note_ranks(config, topology);
   const bool planned = purpose == engine::RunPurpose::kTraining && is_planned(config);
   const engine::PlanOptions literal{.purpose = purpose,
                                     .on_gpu = on_gpu,

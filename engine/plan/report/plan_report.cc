@@ -117,7 +117,7 @@ std::string resource_table(const StepPrediction& step) {
   return aligned(rows);
 }
 
-std::string ranks_name(const offload::RankGroup& ranks) {
+std::string ranks_name(const offload::Topology& ranks) {
   if (ranks.hosts() == 1) return std::to_string(ranks.world);
   return std::to_string(ranks.world) + " on " + std::to_string(ranks.hosts()) + " hosts";
 }
@@ -184,7 +184,7 @@ std::string gb_per_s(double bytes_per_s) { return decimals(1e-9 * bytes_per_s, 1
 
 // Which resources ranks share, and the links between them; empty: there is one rank.
 std::string ranks_text(const RunPlan& plan) {
-  const offload::RankGroup& ranks = plan.ranks;
+  const offload::Topology& ranks = plan.ranks;
   if (ranks.world == 1) return "";
   const offload::LinkSpeeds& link = plan.machine.speeds.link;
   const ProbedWhen& when = plan.machine.link_when;

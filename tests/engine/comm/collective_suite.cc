@@ -148,6 +148,30 @@ class Suite {
     good(comm_.all_to_all(sent, received, strided), "strided all_to_all");
     same(received, expected, "strided all_to_all");
     memory_.reset();
+    check_batches_of_all_to_all(elements, gap);
+  }
+
+  // Several at once, each piece followed by other data.
+  void check_batches_of_all_to_all(std::size_t elements, std::size_t gap) {
+    constexpr std::size_t kBatches = 3;
+    Floats mine;
+    Floats expected;
+    for (std::size_t number = 0; number < kBatches * ranks(); ++number) {
+      if (number > 0) mine.insert(mine.end(), gap, -1.0F);
+      const Floats piece = values(own_, number * elements, elements);
+      mine.insert(mine.end(), piece.begin(), piece.end());
+      const std::size_t first = number / ranks() * ranks();
+      const Floats from = values(number - first, (first + own_) * elements, elements);
+      expected.insert(expected.end(), from.begin(), from.end());
+    }
+    const auto sent = place(mine);
+    const auto received = place(Floats(expected.size()));
+    CollectiveOptions batches = options();
+    batches.sent_stride_bytes = (elements + gap) * sizeof(float);
+    batches.batches = kBatches;
+    good(comm_.all_to_all(sent, received, batches), "batches of all_to_all");
+    same(received, expected, "batches of all_to_all");
+    memory_.reset();
   }
 
   void check_broadcast(std::size_t elements) {

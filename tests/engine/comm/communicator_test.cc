@@ -23,6 +23,7 @@ class RankOneOfThree final : public Communicator {
   int world_size(ProcessGroup group) const override {
     return group == ProcessGroup::kWorld ? 3 : 1;
   }
+  offload::Topology topology() const override { return {.world = 3, .local_world = 3}; }
   Status finish(void* /*stream*/) override { return {}; }
   void abort(std::string_view /*reason*/) noexcept override {}
   Status health() const override { return {}; }
@@ -91,6 +92,10 @@ TEST_F(CommunicatorRules, WantEqualPiecesOfAWhole) {
           "3 equal pieces each");
   refused(comm_.all_to_all(bytes(0, 7), bytes(100, 9), {.sent_stride_bytes = 2}),
           "3 equal pieces each");
+  accepted(comm_.all_to_all(bytes(0, 18), bytes(100, 18), {.batches = 2}));
+  accepted(comm_.all_to_all(bytes(0, 53), bytes(100, 18), {.sent_stride_bytes = 10, .batches = 2}));
+  refused(comm_.all_to_all(bytes(0, 9), bytes(100, 9), {.batches = 2}), "6 equal pieces each");
+  refused(comm_.all_to_all(bytes(0, 9), bytes(100, 9), {.batches = 0}), "batches is 0");
 }
 
 TEST_F(CommunicatorRules, LetInputAndOutputBeApartOrInPlaceAndNothingElse) {
@@ -100,6 +105,7 @@ TEST_F(CommunicatorRules, LetInputAndOutputBeApartOrInPlaceAndNothingElse) {
   accepted(comm_.all_gather(bytes(15, 5), bytes(0, 15)));
   accepted(comm_.all_to_all(bytes(0, 9), bytes(0, 9)));
   refused(comm_.all_to_all(bytes(0, 9), bytes(3, 9)), "without being in place");
+  refused(comm_.all_to_all(bytes(0, 18), bytes(0, 18), {.batches = 2}), "without being in place");
 }
 
 TEST_F(CommunicatorRules, KnowTheRanksOfEachGroup) {

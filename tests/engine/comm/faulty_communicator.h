@@ -26,6 +26,7 @@ class FaultyCommunicator final : public Communicator {
 
   int rank(ProcessGroup group) const override { return inner_.rank(group); }
   int world_size(ProcessGroup group) const override { return inner_.world_size(group); }
+  offload::Topology topology() const override { return inner_.topology(); }
   Status finish(void* stream) override { return inner_.finish(stream); }
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
   Status health() const override { return inner_.health(); }

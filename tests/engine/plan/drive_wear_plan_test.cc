@@ -154,7 +154,7 @@ TEST(RunPlan, ChoosesAPlacementThatWritesLessIfABoundAsksForIt) {
 
 // The bound is a host's, whose ranks write together.
 TEST(RunPlan, CountsWhatAllRanksOfAHostWrite) {
-  const offload::RankGroup two{.world = 2, .local_world = 2};
+  const offload::Topology two{.world = 2, .local_world = 2};
   DescribedMachine machine = little_ram();
   machine.cpu_gib = 6.5;
   const auto plan_of = [&](const std::vector<std::string>& file) {

@@ -28,6 +28,7 @@ class KnownLink final : public Communicator {
 
   int rank(ProcessGroup /*group*/) const override { return 0; }
   int world_size(ProcessGroup /*group*/) const override { return kWorld; }
+  offload::Topology topology() const override { return kRanks; }
   Status finish(void* /*stream*/) override {
     ++finished;
     return {};
@@ -39,7 +40,7 @@ class KnownLink final : public Communicator {
   int finished = 0;
 
  private:
-  static constexpr offload::RankGroup kRanks{.world = kWorld, .local_world = kWorld};
+  static constexpr offload::Topology kRanks{.world = kWorld, .local_world = kWorld};
 
   Status do_all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
                        const CollectiveOptions& /*options*/) override {
