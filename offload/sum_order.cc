@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "aio/check.h"
 
@@ -82,7 +83,7 @@ int SumOrder::open_sums(std::int64_t micro_batches) const {
 }
 
 HeldSums SumOrder::held(const Waves& waves) const {
-  HeldSums held{.exchanges = exchanges()};
+  HeldSums held{.exchanges = exchanges(), .host_exchanges = host_exchanges()};
   Parts parts = parts_;
   for (parts.ranks.rank = 0; parts.ranks.rank < parts.ranks.world; ++parts.ranks.rank) {
     const SumOrder of_rank(parts);
@@ -106,36 +107,65 @@ int SumOrder::roots() const {
 
 int SumOrder::exchanges() const { return static_cast<int>(separate_rounds()) * most_roots(); }
 
-int SumOrder::exchange(int number) const {
-  const int of_a_round = most_roots();
-  const int own = roots_of(parts_.ranks.rank);
-  const int root = number % of_a_round;
-  return number / of_a_round * own + std::min(root, own - 1);
+int SumOrder::host_exchanges() const { return parts_.ranks.hosts > 1 ? of_host().exchanges() : 0; }
+
+std::uint64_t SumOrder::received_pieces(const HeldSums& sums, const RankPart& ranks) {
+  if (ranks.world == 1) return 0;
+  return static_cast<std::uint64_t>(sums.exchanges) * static_cast<std::uint64_t>(ranks.world) +
+         static_cast<std::uint64_t>(sums.host_exchanges) * static_cast<std::uint64_t>(ranks.hosts);
 }
 
-std::vector<SumOrder::Addition> SumOrder::additions() const {
-  std::vector<Addition> all;
-  const int world = parts_.ranks.world;
+SumOrder SumOrder::of_host() const {
+  const int ranks = parts_.ranks.world / parts_.ranks.hosts;
+  return SumOrder({.micro_batches = parts_.micro_batches * ranks,
+                   .lanes = parts_.lanes * ranks,
+                   .rounds = parts_.rounds,
+                   .ranks = {.rank = parts_.ranks.rank / ranks, .world = parts_.ranks.hosts}});
+}
+
+std::vector<int> SumOrder::add(const RankRange& ranks, Hop& hop) const {
+  std::vector<int> left;
   const int of_a_round = most_roots();
+  const std::int64_t first_lane = ranks.first * parts_.lanes;
   for (int round = 0; round < static_cast<int>(separate_rounds()); ++round) {
     std::vector<int> sums;  // the round's sums that are not added up yet
-    const auto fold = [&] {
-      const int from = sums.back();
-      sums.pop_back();
-      all.push_back({.to = sums.back(), .from = from});
-    };
-    for (int rank = 0; rank < world; ++rank) {
+    for (int rank = ranks.first; rank < ranks.end; ++rank) {
       const std::int64_t end = (rank + 1) * parts_.lanes;
       std::int64_t lane = rank * parts_.lanes;
       for (int root = 0; lane < end; ++root) {
         lane = std::min(end, lane + subtree_at(lane, end_of_tree(end, all_lanes())));
-        sums.push_back((round * of_a_round + root) * world + rank);
-        while (static_cast<int>(sums.size()) > subtrees(0, lane)) fold();
+        sums.push_back((round * of_a_round + root) * hop.members + rank - ranks.first);
+        while (static_cast<int>(sums.size()) > subtrees(first_lane, lane)) {
+          const int from = sums.back();
+          sums.pop_back();
+          hop.additions.push_back({.to = sums.back(), .from = from});
+        }
       }
     }
-    if (round > 0) all.push_back({.to = 0, .from = sums.front()});
+    left.insert(left.end(), sums.begin(), sums.end());
   }
-  return all;
+  return left;
+}
+
+std::vector<SumOrder::Hop> SumOrder::hops() const {
+  const auto& [rank, world, hosts] = parts_.ranks;
+  if (world == 1) return {};
+  const int members = world / hosts;
+  const int first = rank / members * members;
+  Hop hop{.members = members};
+  const int of_a_round = most_roots();
+  const int own = roots_of(rank);
+  for (int number = 0; number < exchanges(); ++number)
+    hop.sent.push_back(number / of_a_round * own + std::min(number % of_a_round, own - 1));
+  const std::vector<int> left = add({first, first + members}, hop);
+  if (hosts > 1) {
+    Hop last = of_host().hops().front();
+    for (int& sum : last.sent) sum = left[static_cast<std::size_t>(sum)];
+    return {std::move(hop), std::move(last)};
+  }
+  for (std::size_t round = 1; round < left.size(); ++round)
+    hop.additions.push_back({.to = left.front(), .from = left[round]});
+  return {std::move(hop)};
 }
 
 }  // namespace sluice::offload

@@ -11,7 +11,8 @@
 // produces the same bits. A rank owns consecutive lanes of each round; rank 0 owns the first ones.
 // It adds up the largest whole subtrees among them and ends with their roots. There is one root if
 // its number of lanes is a power of two, else at most twice the logarithm. Ranks exchange all their
-// roots, numbered by exchange(), and each adds up what it received as additions() says.
+// roots, and each adds up its piece of what it received (hops()). With several hosts the ranks of a
+// host do this among themselves first, and hosts then exchange the roots of the host's lanes.
 //
 // A rank that processes its micro-batches in order keeps unfinished sums on a stack, like the ones
 // of a binary counter. A micro-batch is added to the topmost sum, its level. A complete lane is
@@ -32,9 +33,12 @@ namespace sluice::offload {
 
 // How many gradient sums of a unit exist at a time.
 struct HeldSums {
-  int levels = 1;     // maximum while micro-batches are added
-  int kept = 0;       // maximum from one wave of a step to the next; 0: a single wave
-  int exchanges = 1;  // number of exchanges with which several ranks reduce it
+  int levels = 1;  // maximum while micro-batches are added
+  int kept = 0;    // maximum from one wave of a step to the next; 0: a single wave
+  // The number of exchanges with which several ranks reduce it: those of a host if there are
+  // several, and then those of hosts; or all ranks.
+  int exchanges = 1;
+  int host_exchanges = 0;
 
   friend bool operator==(const HeldSums&, const HeldSums&) = default;
 };
@@ -70,27 +74,45 @@ class SumOrder {
 
   // The number of sums that this rank has of a unit in the end.
   int roots() const;
-  // In each exchange every rank sends one root, with the number exchange(number) or lower. A rank
-  // with fewer roots sends an arbitrary one, which is never added.
-  int exchanges() const;
-  int exchange(int number) const;
-  // The sum received from rank r in exchange x has the number x * ranks + r. Additions run in this
-  // order, and in the end number 0 is the sum. Empty for one rank.
+  int exchanges() const;       // HeldSums
+  int host_exchanges() const;  // HeldSums
+  // What is exchanged among all ranks (one hop), or among the ranks of this host and then among
+  // hosts (two hops). None for one rank.
   struct Addition {
     int to = 0;
     int from = 0;
   };
-  std::vector<Addition> additions() const;
+  struct Hop {
+    int members = 1;  // ranks or hosts
+    // By exchange: the number of the sum that this rank sends: of its roots, or of the sums
+    // received in the hop before. A rank with fewer sums than others repeats one, which is never
+    // added.
+    std::vector<int> sent;
+    // The sum received from member m in exchange x has the number x * members + m. Additions run in
+    // this order. After the last hop number 0 is the step's sum.
+    std::vector<Addition> additions;
+  };
+  std::vector<Hop> hops() const;
+  // The pieces that a rank receives in all exchanges, its own included.
+  static std::uint64_t received_pieces(const HeldSums& sums, const RankPart& ranks);
 
  private:
+  struct RankRange {
+    int first = 0;
+    int end = 0;
+  };
   // The rounds whose sums stay separate until ranks exchange them. One rank exchanges nothing and
   // adds each round to the ones before.
   std::int64_t separate_rounds() const { return parts_.ranks.world > 1 ? parts_.rounds : 1; }
   std::int64_t all_lanes() const { return parts_.lanes * parts_.ranks.world; }
   // The number of sums that hold lanes [first, end) of a round, numbered over all ranks.
   int subtrees(std::int64_t first, std::int64_t end) const;
-  int roots_of(int rank) const;               // per round
-  int most_roots() const;                     // per round, maximum over all ranks
+  int roots_of(int rank) const;  // per round
+  int most_roots() const;        // per round, maximum over all ranks
+  // The sums that are left when those received from `ranks` are added, round by round. `hop` has
+  // these ranks as members, and gets the additions.
+  std::vector<int> add(const RankRange& ranks, Hop& hop) const;
+  SumOrder of_host() const;                   // with hosts as ranks
   int below(std::int64_t round) const;        // sums of the earlier rounds
   int own_subtrees(std::int64_t lane) const;  // before this rank's lane, within its round
 

@@ -15,14 +15,13 @@ constexpr std::uint64_t kGradientAlignment = 4096;
 // A stage that holds pieces has whole blocks of sums in any type of gradient.
 constexpr std::uint64_t kPieceAlignment = offload::kSumBlockElements * sizeof(float);
 
-// Elements of all ranks' pieces in one exchange of a unit's sum.
+// Elements of a rank's piece in one exchange of a unit's sum.
 std::uint64_t exchanged_elements(const UnitLayout& layout, int world) {
-  if (world == 1) return 0;
-  const auto ranks = static_cast<std::uint64_t>(world);
   const std::uint64_t most =
-      std::max(align_down(kExchangedBytes / sizeof(float) / ranks, offload::kShardAlignment),
+      std::max(align_down(kExchangedBytes / sizeof(float) / static_cast<std::uint64_t>(world),
+                          offload::kShardAlignment),
                offload::kShardAlignment);
-  return std::min(offload::shard_piece_elements(layout.elements, world), most) * ranks;
+  return std::min(offload::shard_piece_elements(layout.elements, world), most);
 }
 
 }  // namespace
@@ -139,7 +138,7 @@ UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradTyp
           .square_sums = align_up(
               offload::sum_node_count(shard.first_element, shard.elements) * sizeof(double),
               kGradientAlignment),
-          .exchanged = static_cast<std::uint64_t>(sums.exchanges) *
+          .exchanged = offload::SumOrder::received_pieces(sums, ranks) *
                        exchanged_elements(layout, ranks.world) * sizeof(float),
           .reduced_shard =
               ranks.world > 1 && model.has_borrowers(unit)

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <vector>
 
 #include "aio/check.h"
 #include "engine/comm/nccl_communicator.h"
@@ -21,9 +22,13 @@ namespace {
 
 at::Device current_gpu() { return {at::kCUDA, c10::cuda::current_device()}; }
 
-at::Tensor numbers_at(float* first, std::uint64_t elements) {
-  return at::from_blob(first, {static_cast<std::int64_t>(elements)},
-                       at::TensorOptions().dtype(at::kFloat).device(current_gpu()));
+using Rows = SumExchange::Rows;
+
+at::Tensor numbers_at(const Rows& rows) {
+  const auto options = at::TensorOptions().dtype(at::kFloat).device(current_gpu());
+  const auto elements = static_cast<std::int64_t>(rows.elements);
+  return at::from_blob(rows.first, {static_cast<std::int64_t>(rows.rows), elements},
+                       {static_cast<std::int64_t>(rows.stride), 1}, options);
 }
 
 std::uint64_t world_of(const RankLink& ranks) {
@@ -52,52 +57,39 @@ Status CudaRankLink::gather(std::span<const std::byte> piece, std::byte* place,
 void CudaRankLink::make_scratch(std::uint64_t bytes, const offload::SumOrder& order) {
   scratch_ = at::empty({static_cast<std::int64_t>(bytes / sizeof(float))},
                        at::TensorOptions().dtype(at::kFloat).device(current_gpu()));
-  order_ = order;
-  additions_ = order.additions();
+  exchange_.emplace(ranks_, order);
 }
 
 Result<float*> CudaRankLink::reduce(std::span<float* const> roots, std::uint64_t elements,
                                     const Traced& traced) {
   const std::uint64_t world = world_of(ranks_);
-  const auto exchanges = static_cast<std::uint64_t>(order_.exchanges());
+  const std::uint64_t pieces = exchange_->received_pieces();
   const std::uint64_t piece = elements / world;
-  const std::uint64_t at_once = static_cast<std::uint64_t>(scratch_.numel()) / (world * exchanges);
+  const std::uint64_t at_once = static_cast<std::uint64_t>(scratch_.numel()) / pieces;
   SLUICE_CHECK(elements % world == 0 && at_once > 0, "a gathered unit, and room for an exchange");
-  auto* const scratch = static_cast<float*>(scratch_.data_ptr());
   float* const own = roots.front() + static_cast<std::uint64_t>(ranks_.part.rank) * piece;
   const c10::cuda::CUDAStreamGuard guard(stream_);
   const CudaCopySpan span({.trace = traced.log,
                            .track = TraceTrack::kLink,
                            .phase = "reduce",
                            .name = traced.name,
-                           .bytes = exchanges * elements * sizeof(float)},
+                           .bytes = pieces * piece * sizeof(float)},
                           stream_.stream());
+  const std::vector<const float*> sent(roots.begin(), roots.end());
   for (std::uint64_t first = 0; first < piece; first += at_once) {
-    const std::uint64_t count = std::min(at_once, piece - first);
-    for (std::uint64_t number = 0; number < exchanges; ++number) {
-      const auto root = static_cast<std::size_t>(order_.exchange(static_cast<int>(number)));
-      const std::span<const float> sent(roots[root] + first, (world - 1) * piece + count);
-      const std::span<float> received(scratch + number * world * count, world * count);
-      SLUICE_RETURN_IF_ERROR(ranks_.link->all_to_all(
-          std::as_bytes(sent), std::as_writable_bytes(received),
-          {.stream = stream_.stream(), .sent_stride_bytes = piece * sizeof(float)}));
-    }
-    add_up(own + first, count);
+    SLUICE_RETURN_IF_ERROR(exchange_->reduce({.roots = sent,
+                                              .piece = piece,
+                                              .first = first,
+                                              .count = std::min(at_once, piece - first),
+                                              .received = static_cast<float*>(scratch_.data_ptr()),
+                                              .sum = own + first,
+                                              .stream = stream_.stream()},
+                                             [](const Rows& sum, const Rows& a, const Rows& b) {
+                                               at::Tensor to = numbers_at(sum);
+                                               at::add_out(to, numbers_at(a), numbers_at(b));
+                                             }));
   }
   return own;
-}
-
-// Adds the pieces in the scratch buffer in order; the last addition writes the sum to `to`.
-void CudaRankLink::add_up(float* to, std::uint64_t elements) {
-  auto* const scratch = static_cast<float*>(scratch_.data_ptr());
-  const auto piece = [&](int number) {
-    return numbers_at(scratch + static_cast<std::uint64_t>(number) * elements, elements);
-  };
-  for (const offload::SumOrder::Addition& addition : additions_) {
-    const bool is_last = &addition == &additions_.back();
-    at::Tensor sum = is_last ? numbers_at(to, elements) : piece(addition.to);
-    at::add_out(sum, piece(addition.to), piece(addition.from));
-  }
 }
 
 Result<std::unique_ptr<Communicator>> make_gpu_communicator(Communicator& host) {

@@ -13,8 +13,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
-#include <vector>
 
 #include "aio/result.h"
 #include "engine/observe/trace_log.h"
@@ -52,13 +52,10 @@ class CudaRankLink {
                         const Traced& traced);
 
  private:
-  void add_up(float* to, std::uint64_t elements);
-
   const RankLink ranks_;
   c10::cuda::CUDAStream stream_;
   at::Tensor scratch_;
-  offload::SumOrder order_;
-  std::vector<offload::SumOrder::Addition> additions_;
+  std::optional<SumExchange> exchange_;
 };
 
 }  // namespace sluice::engine

@@ -7,32 +7,123 @@
 
 namespace sluice::engine {
 
+namespace {
+
+using Rows = SumExchange::Rows;
+
+void add_rows(const Rows& sum, const Rows& a, const Rows& b) {
+  for (std::uint64_t row = 0; row < sum.rows; ++row) {
+    float* const to = sum.first + row * sum.stride;
+    const float* const left = a.first + row * a.stride;
+    const float* const right = b.first + row * b.stride;
+    for (std::uint64_t i = 0; i < sum.elements; ++i) to[i] = left[i] + right[i];
+  }
+}
+
+}  // namespace
+
+SumExchange::SumExchange(const RankLink& ranks, const offload::SumOrder& order)
+    : ranks_(ranks), hops_(order.hops()) {
+  const bool by_host = ranks.part.hosts > 1;
+  SLUICE_CHECK(!by_host || ranks.link->topology().part(ranks.part.rank) == ranks.part,
+               "hosts of neighbouring ranks");
+}
+
+std::uint64_t SumExchange::received_pieces() const {
+  std::uint64_t pieces = 0;
+  std::uint64_t batches = static_cast<std::uint64_t>(ranks_.part.hosts);  // of the first hop
+  for (const offload::SumOrder::Hop& hop : hops_) {
+    pieces += hop.sent.size() * static_cast<std::uint64_t>(hop.members) * batches;
+    batches = 1;
+  }
+  return pieces;
+}
+
+// In the first hop of two, a rank gets its host's sums of its own piece and of the pieces of its
+// peers, a batch for each host. Sum n then has a row for each host:
+//
+//   exchange -> host whose piece it is -> member of this host -> elements
+Status SumExchange::exchange_in_first_hop(const Part& part) const {
+  const offload::SumOrder::Hop& hop = hops_.front();
+  const auto members = static_cast<std::uint64_t>(hop.members);
+  const auto batches = static_cast<std::uint64_t>(ranks_.part.hosts);
+  const std::uint64_t pieces = members * batches;
+  for (std::size_t exchange = 0; exchange < hop.sent.size(); ++exchange) {
+    const float* const root = part.roots[static_cast<std::size_t>(hop.sent[exchange])];
+    SLUICE_RETURN_IF_ERROR(ranks_.link->all_to_all(
+        std::as_bytes(std::span(root + part.first, (pieces - 1) * part.piece + part.count)),
+        std::as_writable_bytes(
+            std::span(part.received + exchange * pieces * part.count, pieces * part.count)),
+        {.group = batches > 1 ? ProcessGroup::kNode : ProcessGroup::kWorld,
+         .stream = part.stream,
+         .sent_stride_bytes = part.piece * sizeof(float),
+         .batches = batches}));
+  }
+  return {};
+}
+
+Status SumExchange::reduce(const Part& part, const Add& add) const {
+  SLUICE_RETURN_IF_ERROR(exchange_in_first_hop(part));
+  const auto rows = static_cast<std::uint64_t>(ranks_.part.hosts);
+  const auto members = static_cast<std::uint64_t>(hops_.front().members);
+  const auto of_first_hop = [&](int number) {
+    const std::uint64_t exchange = static_cast<std::uint64_t>(number) / members;
+    const std::uint64_t member = static_cast<std::uint64_t>(number) % members;
+    return Rows{.first = part.received + (exchange * rows * members + member) * part.count,
+                .rows = rows,
+                .elements = part.count,
+                .stride = members * part.count};
+  };
+  float* received = part.received;  // in the last hop
+  const auto of_last_hop = [&](int number) {
+    return Rows{.first = received + static_cast<std::uint64_t>(number) * part.count,
+                .elements = part.count,
+                .stride = part.count};
+  };
+  const offload::SumOrder::Hop& last = hops_.back();
+  if (hops_.size() > 1) {
+    for (const offload::SumOrder::Addition& addition : hops_.front().additions)
+      add(of_first_hop(addition.to), of_first_hop(addition.to), of_first_hop(addition.from));
+    received += hops_.front().sent.size() * rows * members * part.count;
+    for (std::size_t exchange = 0; exchange < last.sent.size(); ++exchange) {
+      const Rows sent = of_first_hop(last.sent[exchange]);
+      SLUICE_RETURN_IF_ERROR(ranks_.link->all_to_all(
+          std::as_bytes(std::span(sent.first, (rows - 1) * sent.stride + part.count)),
+          std::as_writable_bytes(
+              std::span(received + exchange * rows * part.count, rows * part.count)),
+          {.group = ProcessGroup::kPeers,
+           .stream = part.stream,
+           .sent_stride_bytes = sent.stride * sizeof(float)}));
+    }
+  }
+  const Rows sum{.first = part.sum, .elements = part.count, .stride = part.count};
+  for (const offload::SumOrder::Addition& addition : last.additions) {
+    const bool is_last = &addition == &last.additions.back();
+    add(is_last ? sum : of_last_hop(addition.to), of_last_hop(addition.to),
+        of_last_hop(addition.from));
+  }
+  return {};
+}
+
 RankReduction::RankReduction(const RankLink& ranks, const offload::SumOrder& order,
                              std::uint64_t most_elements)
-    : ranks_(ranks),
-      order_(order),
-      additions_(order.additions()),
-      received_(static_cast<std::uint64_t>(order.exchanges()) *
-                offload::gathered_elements(most_elements, ranks.part.world)) {}
+    : exchange_(ranks, order),
+      world_(ranks.part.world),
+      received_(exchange_.received_pieces() *
+                offload::shard_piece_elements(most_elements, ranks.part.world)) {}
 
 Result<std::span<float>> RankReduction::reduce(std::span<const float* const> roots,
                                                std::uint64_t elements) {
-  const auto world = static_cast<std::uint64_t>(ranks_.part.world);
-  const auto exchanges = static_cast<std::uint64_t>(order_.exchanges());
-  SLUICE_CHECK(elements % world == 0 && exchanges * elements <= received_.size(),
+  const std::uint64_t piece = elements / static_cast<std::uint64_t>(world_);
+  SLUICE_CHECK(piece * static_cast<std::uint64_t>(world_) == elements &&
+                   exchange_.received_pieces() * piece <= received_.size(),
                "a gathered unit");
-  const std::uint64_t piece = elements / world;
-  for (std::uint64_t number = 0; number < exchanges; ++number) {
-    const auto root = static_cast<std::size_t>(order_.exchange(static_cast<int>(number)));
-    SLUICE_RETURN_IF_ERROR(ranks_.link->all_to_all(
-        std::as_bytes(std::span(roots[root], elements)),
-        std::as_writable_bytes(std::span(received_).subspan(number * elements, elements))));
-  }
-  for (const offload::SumOrder::Addition& addition : additions_) {
-    float* const to = received_.data() + static_cast<std::uint64_t>(addition.to) * piece;
-    const float* const from = received_.data() + static_cast<std::uint64_t>(addition.from) * piece;
-    for (std::uint64_t i = 0; i < piece; ++i) to[i] += from[i];
-  }
+  SLUICE_RETURN_IF_ERROR(exchange_.reduce({.roots = roots,
+                                           .piece = piece,
+                                           .count = piece,
+                                           .received = received_.data(),
+                                           .sum = received_.data()},
+                                          add_rows));
   return std::span(received_).first(piece);
 }
 

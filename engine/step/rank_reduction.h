@@ -3,13 +3,17 @@
 // (offload/sum_order.h). Pieces travel by all-to-all and are added here, because a transport would
 // add them in an order of its own.
 //
-// Memory:  for each exchange, the fp32 values of the largest unit, gathered.
+// With several hosts the ranks of a host add up their sums first, so that the network carries a
+// unit once per host and root of the host's lanes, and not once per rank ("hierarchical").
+//
+// Memory:  fp32, SumOrder::received_pieces() pieces of the largest unit.
 // Threads: the training thread; all ranks reduce the same units in the same order.
 // Errors:  those of Communicator.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -28,6 +32,40 @@ struct RankLink {
   Communicator* link = &single_process();
 };
 
+// The exchanges of a unit's sums in any memory, and what is added when. Rank r's piece is the r-th of
+// the gathered unit; a part of every piece can be reduced at a time.
+class SumExchange {
+ public:
+  SumExchange(const RankLink& ranks, const offload::SumOrder& order);
+
+  // Rows of equal length, at equal distances, all in elements.
+  struct Rows {
+    float* first = nullptr;
+    std::uint64_t rows = 1;
+    std::uint64_t elements = 0;
+    std::uint64_t stride = 0;
+  };
+  // sum = a + b; `sum` may be `a`.
+  using Add = std::function<void(const Rows& sum, const Rows& a, const Rows& b)>;
+  struct Part {
+    std::span<const float* const> roots;  // this rank's sums of the gathered unit
+    std::uint64_t piece = 0;              // elements of a rank's piece
+    std::uint64_t first = 0;              // the part of each piece
+    std::uint64_t count = 0;
+    float* received = nullptr;  // received_pieces() * count elements
+    float* sum = nullptr;       // gets this rank's part of the sum; it may be `received`
+    void* stream = nullptr;     // CollectiveOptions::stream
+  };
+  Status reduce(const Part& part, const Add& add) const;
+  std::uint64_t received_pieces() const;
+
+ private:
+  Status exchange_in_first_hop(const Part& part) const;
+
+  const RankLink ranks_;
+  const std::vector<offload::SumOrder::Hop> hops_;
+};
+
 class RankReduction {
  public:
   // For units of at most `most_elements`.
@@ -39,9 +77,8 @@ class RankReduction {
   Result<std::span<float>> reduce(std::span<const float* const> roots, std::uint64_t elements);
 
  private:
-  const RankLink ranks_;
-  const offload::SumOrder order_;
-  const std::vector<offload::SumOrder::Addition> additions_;
+  const SumExchange exchange_;
+  const int world_;
   std::vector<float> received_;
 };
 

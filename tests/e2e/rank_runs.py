@@ -34,14 +34,17 @@ class RankRuns(SluiceRuns):
             "run": {"steps": 4, "device": "cpu", "cpu_threads": 1, "lanes": LANES,
                     "checkpoint_every": 2, "deterministic": True}})
 
-    def start(self, world, *words, file_limits=None, memory_limits=None, folders=None):
-        """Starts the processes, in rank order. file_limits, memory_limits: bytes by rank, of a file
-        and of mapped memory; folders: working folders by rank."""
+    def start(self, world, *words, hosts=1, file_limits=None, memory_limits=None, folders=None):
+        """Starts the processes, in rank order, as if on several hosts. file_limits, memory_limits:
+        bytes by rank, of a file and of mapped memory; folders: working folders by rank."""
+        of_host = world // hosts
         port, ranks = free_port(), []
         for rank in range(world):
-            variables = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank,
-                         "LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "localhost",
+            variables = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank % of_host,
+                         "LOCAL_WORLD_SIZE": of_host, "MASTER_ADDR": "localhost",
                          "MASTER_PORT": port} if world > 1 else {}
+            if hosts > 1:
+                variables["NCCL_HOSTID"] = f"host{rank // of_host}"
             ranks.append(subprocess.Popen(
                 [SLUICE, "train", str(self.config), *map(str, words)],
                 cwd=(folders or {}).get(rank, self.path),
@@ -61,9 +64,9 @@ class RankRuns(SluiceRuns):
                     resource.setrlimit(kind, (limits[rank],) * 2)
         return limit
 
-    def train(self, world, *words, code=0):
+    def train(self, world, *words, code=0, hosts=1):
         """The messages of the first rank; the others print nothing."""
-        ranks = self.start(world, *words)
+        ranks = self.start(world, *words, hosts=hosts)
         told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
         self.assertEqual(ranks[0].returncode, code, told)
         for rank, text in zip(ranks[1:], told[1:]):

@@ -129,17 +129,37 @@ class Ranks(RankRuns):
         self.assertRegex(told, r"12 lanes.*5 ranks.*run\.lanes is 5")
         self.assertIn("last bits", told)
 
+    def test_have_the_same_bits_on_several_hosts(self):
+        twelve = ["--set=run.lanes=12", "--set=train_batch_size=12"]
+        self.train(1, "--out", "one", *twelve, "--save-weights", "one.safetensors")
+        waves = ["--set=train_batch_size=24", "--set=run.rounds=2",
+                 "--set=placement.wave_micro_batches=1"]
+        self.train(1, "--out", "waves", *twelve, *waves, "--save-weights", "waves.safetensors")
+        for number, (world, hosts, name, more) in enumerate((
+                (4, 2, "one", []), (6, 2, "one", self.on_nvme()), (6, 3, "waves", waves))):
+            self.train(world, "--out", f"run{number}", *twelve, *more, "--save-weights",
+                       f"{number}.safetensors", hosts=hosts)
+            self.assertEqual(self.weights(f"{number}.safetensors"),
+                             self.weights(f"{name}.safetensors"), f"{world} on {hosts} hosts")
+        self.train(1, "--out", "run1", *twelve, "--resume=step-000000002", "--set-aside-later",
+                   "--save-weights", "again.safetensors", "--force")
+        self.assertEqual(self.weights("again.safetensors"), self.weights("one.safetensors"))
+
     def test_a_rank_that_is_killed_ends_all_with_its_name(self):
-        ranks = self.start(3, "--out", "run", "--steps", 100000, "--set=run.lanes=3",
-                           "--set=train_batch_size=3", "--set=run.checkpoint_every=0")
-        self.wait_for(lambda: (self.path / "run/metrics.jsonl").exists())
-        ranks[1].kill()
-        begin = time.monotonic()
-        told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
-        self.assertLess(time.monotonic() - begin, 10)
-        for rank in (0, 2):
-            self.assertEqual(ranks[rank].returncode, 1, told[rank])
-            self.assertIn("rank 1", told[rank])
+        for world, hosts in ((4, 2), (3, 1)):
+            ranks = self.start(world, "--out", "run", "--steps", 100000, f"--set=run.lanes={world}",
+                               f"--set=train_batch_size={world}", "--set=run.checkpoint_every=0",
+                               "--overwrite", hosts=hosts)
+            self.wait_for(lambda: (self.path / "run/metrics.jsonl").exists())
+            ranks[1].kill()
+            begin = time.monotonic()
+            told = [rank.communicate(timeout=WAIT_S)[1] for rank in ranks]
+            self.assertLess(time.monotonic() - begin, 10)
+            for rank in {*range(world)} - {1}:
+                self.assertEqual(ranks[rank].returncode, 1, told[rank])
+                self.assertIn("rank 1", told[rank])
+            if hosts > 1:
+                shutil.rmtree(self.path / "run")
         self.train(2, "--out", "run", "--resume", "--set=run.lanes=2", "--set=train_batch_size=2",
                    "--steps", 2)
 

@@ -89,53 +89,98 @@ TEST(SumOrder, IsItsDefinitionForEveryNumberOfLanesAndRounds) {
   EXPECT_GT(orders, 500);
 }
 
-// Reduced by several ranks, each of which walks through its own micro-batches, and by one that
-// receives their roots.
-std::string reduced(const Parts& all, int world) {
-  Parts parts{.micro_batches = all.micro_batches / world,
-              .lanes = all.lanes / world,
-              .rounds = all.rounds,
-              .ranks = {0, world}};
-  std::vector<std::string> received;
-  HeldSums held;
+// Reduced by several ranks, each of which walks through its own micro-batches, sends its sums and
+// adds up what it receives, hop by hop. Returns what each rank has in the end.
+std::set<std::string> reduced(const Parts& all, int world, int hosts) {
+  Parts parts{
+      .micro_batches = all.micro_batches / world, .lanes = all.lanes / world, .rounds = all.rounds};
+  const auto order_of = [&](int rank) {
+    parts.ranks = {.rank = rank, .world = world, .hosts = hosts};
+    return SumOrder(parts);
+  };
+  std::vector<std::vector<std::string>> sums;  // by rank
+  std::vector<std::vector<SumOrder::Hop>> hops;
   for (int rank = 0; rank < world; ++rank) {
-    parts.ranks.rank = rank;
-    const SumOrder order(parts);
+    const SumOrder order = order_of(rank);
     const Walked walked = walk(order, parts.micro_batches, rank);
-    held = order.held({.micro_batches = parts.micro_batches, .of_a_wave = parts.micro_batches});
+    const HeldSums held =
+        order.held({.micro_batches = parts.micro_batches, .of_a_wave = parts.micro_batches});
     EXPECT_LE(walked.levels, held.levels);
-    const auto ranks = static_cast<std::size_t>(world);
-    received.resize(static_cast<std::size_t>(order.exchanges()) * ranks);
-    for (int number = 0; number < order.exchanges(); ++number)
-      received[static_cast<std::size_t>(number) * ranks + static_cast<std::size_t>(rank)] =
-          walked.sums.at(static_cast<std::size_t>(order.exchange(number)));
+    sums.push_back(walked.sums);
+    hops.push_back(order.hops());
+    // In the first hop a rank gets a piece for each rank, and in the second one for each host.
+    std::size_t received = hops.back().front().sent.size() * static_cast<std::size_t>(world);
+    if (hosts > 1) received += hops.back().back().sent.size() * static_cast<std::size_t>(hosts);
+    EXPECT_EQ(SumOrder::received_pieces(held, parts.ranks), received);
   }
-  const SumOrder order(parts);
-  EXPECT_EQ(held.exchanges, order.exchanges());
-  std::set<int> used = {0};
-  for (const auto& [to, from] : order.additions()) {
-    EXPECT_TRUE(used.insert(from).second) << "added twice";
-    std::string& sum = received[static_cast<std::size_t>(to)];
-    sum = added(sum, received[static_cast<std::size_t>(from)]);
+  const int of_host = world / hosts;
+  for (std::size_t number = 0; number < hops.front().size(); ++number) {
+    const bool among_hosts = number == 1;
+    std::vector<std::vector<std::string>> next;
+    for (int rank = 0; rank < world; ++rank) {
+      const SumOrder::Hop& hop = hops[static_cast<std::size_t>(rank)][number];
+      EXPECT_EQ(hop.members, among_hosts ? hosts : of_host);
+      std::vector<std::string> received;
+      for (std::size_t exchange = 0; exchange < hop.sent.size(); ++exchange) {
+        for (int member = 0; member < hop.members; ++member) {
+          const int from =
+              among_hosts ? member * of_host + rank % of_host : rank / of_host * of_host + member;
+          const auto sent = static_cast<std::size_t>(
+              hops[static_cast<std::size_t>(from)][number].sent.at(exchange));
+          received.push_back(sums[static_cast<std::size_t>(from)].at(sent));
+        }
+      }
+      std::set<int> used;
+      for (const auto& [to, from] : hop.additions) {
+        EXPECT_FALSE(used.contains(to)) << "added to what was added";
+        EXPECT_TRUE(used.insert(from).second) << "added twice";
+        std::string& sum = received.at(static_cast<std::size_t>(to));
+        sum = added(sum, received.at(static_cast<std::size_t>(from)));
+      }
+      next.push_back(std::move(received));
+    }
+    sums = std::move(next);
   }
-  return received.front();
+  std::set<std::string> results;
+  for (const std::vector<std::string>& of_rank : sums) results.insert(of_rank.front());
+  return results;
 }
 
-TEST(SumOrder, IsItsDefinitionForEveryNumberOfRanksThatDividesTheLanes) {
+TEST(SumOrder, IsItsDefinitionForEveryNumberOfRanksAndHostsThatDividesTheLanes) {
   int orders = 0;
+  int by_host = 0;
   for (std::int64_t lanes = 1; lanes <= 40; ++lanes) {
     for (int world = 2; world <= lanes; ++world) {
       if (lanes % world != 0) continue;
       for (const auto& [rounds, of_a_lane] : {std::pair{1, 1}, {1, 2}, {2, 1}, {3, 2}}) {
         const Parts parts{
             .micro_batches = lanes * rounds * of_a_lane, .lanes = lanes, .rounds = rounds};
-        ASSERT_EQ(reduced(parts, world), definition(parts))
-            << lanes << " lanes, " << rounds << " rounds, " << world << " ranks";
-        ++orders;
+        for (int hosts = 1; hosts < world; ++hosts) {
+          if (world % hosts != 0) continue;
+          ASSERT_EQ(reduced(parts, world, hosts), std::set{definition(parts)})
+              << lanes << " lanes, " << rounds << " rounds, " << world << " ranks, " << hosts
+              << " hosts";
+          ++orders;
+          by_host += hosts > 1 ? 1 : 0;
+        }
       }
     }
   }
   EXPECT_GT(orders, 400);
+  EXPECT_GT(by_host, 400);
+}
+
+TEST(SumOrder, SendsTheModelOncePerHost) {
+  const auto held = [](std::int64_t lanes, int world, int hosts) {
+    const SumOrder order({.micro_batches = lanes / world,
+                          .lanes = lanes / world,
+                          .ranks = {.rank = 0, .world = world, .hosts = hosts}});
+    return order.held({.micro_batches = lanes / world, .of_a_wave = lanes / world});
+  };
+  EXPECT_EQ(held(64, 64, 8), (HeldSums{.exchanges = 1, .host_exchanges = 1}));
+  EXPECT_EQ(held(12, 12, 2).host_exchanges, 2);  // 6 lanes are 4 + 2
+  EXPECT_EQ(held(12, 12, 3).host_exchanges, 1);
+  EXPECT_EQ(SumOrder::received_pieces(held(64, 64, 8), {.rank = 0, .world = 64, .hosts = 8}), 72U);
 }
 
 TEST(SumOrder, SendsOneSumOfARankThatHasAPowerOfTwoOfTheLanes) {

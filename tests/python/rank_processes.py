@@ -54,9 +54,11 @@ def be_a_rank(code, variables, outputs):
 
 
 class Ranks:
-    """Processes that run `code` with RANK and the other variables; their outputs, by rank."""
+    """Processes that run `code` with RANK and the other variables, as if on several hosts; their
+    outputs, by rank."""
 
-    def __init__(self, code, world=2, **variables):
+    def __init__(self, code, world=2, hosts=1, **variables):
+        of_host = world // hosts
         port = str(free_port())
         self.folder = tempfile.TemporaryDirectory(prefix="ranks-")
         self.outputs = [[f"{self.folder.name}/{name}{rank}" for name in ("out", "err")]
@@ -66,11 +68,13 @@ class Ranks:
             places = {
                 "RANK": str(rank),
                 "WORLD_SIZE": str(world),
-                "LOCAL_RANK": str(rank),
-                "LOCAL_WORLD_SIZE": str(world),
+                "LOCAL_RANK": str(rank % of_host),
+                "LOCAL_WORLD_SIZE": str(of_host),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": port,
             }
+            if hosts > 1:
+                places["NCCL_HOSTID"] = f"host{rank // of_host}"
             arguments = (code, {**os.environ, **places, **variables}, self.outputs[rank])
             self.processes.append(FORKS.Process(target=be_a_rank, args=arguments))
             self.processes[-1].start()

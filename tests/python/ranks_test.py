@@ -47,14 +47,14 @@ def among_ranks(case):
 
 
 class Bits(unittest.TestCase):
-    def run_ranks(self, cases, world=2):
+    def run_ranks(self, cases, world=2, hosts=1):
         """Losses and hashes by case."""
         defaults = {"first": 0, "place": "cpu", "stage": 3, "load": None, "save": None}
         code = 'for case in json.loads(os.environ["WHAT"]): among_ranks(case)'
         code = f"from ranks_test import *\n{code}"
         with tempfile.TemporaryDirectory() as drive:
             what = json.dumps([{**defaults, **case, "drive": drive} for case in cases])
-            codes, texts = Ranks(code, world, WHAT=what).wait()
+            codes, texts = Ranks(code, world, hosts, WHAT=what).wait()
             self.assertEqual(codes, [0] * world, "\n".join(texts))
             self.assertEqual(os.listdir(drive), ["weights.safetensors"])
         told = [[json.loads(it) for it in text.splitlines()[: len(cases)]] for text in texts]
@@ -74,6 +74,11 @@ class Bits(unittest.TestCase):
     @unittest.skipIf(DEVICE == "cuda", "there may be two")
     def test_of_three_ranks_with_three_lanes(self):
         self.assertEqual(self.run_ranks([{"last": 2}], world=3), [alone(0, 2, lanes=3)])
+
+    @unittest.skipIf(DEVICE == "cuda", "there may be two")
+    def test_of_four_ranks_on_two_hosts(self):
+        got = self.run_ranks([{"last": 2}, {"last": 2, "place": "nvme", "stage": 1}], 4, 2)
+        self.assertEqual(got, [alone(0, 2, lanes=4)] * 2)
 
     def test_resume_on_another_number_of_ranks(self):
         losses, weights = alone(0, STEPS)

@@ -1,10 +1,11 @@
-// Training on two ranks with a fault at each of their collectives, in steps, evaluation, saves and
-// resuming. Both end with an error that names the rank and its call. Nothing is left behind, and
+// Training on several ranks with a fault at each of their collectives, in steps, evaluation, saves
+// and resuming. All end with an error that names the rank and its call. Nothing is left behind, and
 // the previous checkpoint is whole and can be resumed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <iterator>
@@ -25,9 +26,9 @@ namespace {
 
 using std::chrono::seconds;
 using std::chrono::steady_clock;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
-constexpr int kWorld = 2;
 // Ranks wait 20 s for each other's calls, so one that ends earlier was notified.
 constexpr seconds kEndsWithin{10};
 
@@ -52,10 +53,12 @@ struct End {
 class FaultyRanks {
  public:
   // `background`: the save continues during a further step.
-  explicit FaultyRanks(bool background)
+  explicit FaultyRanks(int world, int hosts = 1, bool background = false)
       : background_(background),
-        small_({"gradient_accumulation_steps=1", "run.lanes=2", "model.layers=1",
-                "data.dtype=uint16", "run.eval_batches=2",
+        world_(world),
+        of_host_(world / hosts),
+        small_({"gradient_accumulation_steps=1", "run.lanes=" + std::to_string(world),
+                "model.layers=1", "data.dtype=uint16", "run.eval_batches=2",
                 "zero_optimization.offload_optimizer.device=nvme",
                 "zero_optimization.offload_param.device=nvme",
                 "zero_optimization.stage3_param_persistence_threshold=0"}) {}
@@ -64,15 +67,16 @@ class FaultyRanks {
   // trace.
   std::vector<End> run(int victim, const CallFault& fault) {
     std::vector<RankPlace> places;
-    for (int rank = 0; rank < kWorld; ++rank)
-      places.push_back({.host = "here", .local_rank = rank});
-    std::vector<End> ends(kWorld);
+    for (int rank = 0; rank < world_; ++rank)
+      places.push_back(
+          {.host = "host" + std::to_string(rank / of_host_), .local_rank = rank % of_host_});
+    std::vector<End> ends(places.size());
     const auto begin = steady_clock::now();
     const auto met = in_threads(options_of(places), [&](int rank, Communicator& link) {
       FaultyCommunicator faulty(link, rank == victim ? fault : CallFault());
       End& end = ends[static_cast<std::size_t>(rank)];
       try {
-        train({rank, kWorld}, faulty);
+        train(link.topology().part(rank), faulty);
       } catch (const std::exception& error) {
         end.error = error.what();
         link.abort(end.error);
@@ -107,7 +111,7 @@ class FaultyRanks {
   }
 
  private:
-  std::string directory() const { return small_.config(kWorld).run.dir; }
+  std::string directory() const { return small_.config(world_).run.dir; }
   std::string checkpoints() const { return RunCheckpoints::folder_of(directory()); }
 
   void begin(TrainingRun& run) {
@@ -142,13 +146,27 @@ class FaultyRanks {
   }
 
   const bool background_;
+  const int world_;
+  const int of_host_;
   const SmallRun small_;
 };
+
+void expect_ends(const std::vector<End>& ends, int victim, const std::string& call) {
+  const std::string name = "rank " + std::to_string(victim);
+  for (int rank = 0; rank < static_cast<int>(ends.size()); ++rank) {
+    const std::string& error = ends[static_cast<std::size_t>(rank)].error;
+    EXPECT_THAT(error, HasSubstr(call + ": the cable was pulled")) << "rank " << rank;
+    if (rank != victim) {
+      EXPECT_THAT(error, ContainsRegex(name + " .host[0-9]. ended the run"));
+    }
+  }
+}
 
 // Fails every `stride`-th call of each rank, alternately before and after the call is done.
 void fail_calls(std::uint64_t stride, bool begins_after, bool background) {
   const SilentLog silent;
-  FaultyRanks ranks(background);
+  constexpr int kWorld = 2;
+  FaultyRanks ranks(kWorld, /*hosts=*/1, background);
   for (const End& end : ranks.run(0, {})) ASSERT_EQ(end.error, "");
   ASSERT_EQ(ranks.newest_step(), 1);
   const std::vector<End> whole = ranks.run(0, {});  // a resumed run
@@ -161,17 +179,9 @@ void fail_calls(std::uint64_t stride, bool begins_after, bool background) {
     const std::vector<std::string>& calls = whole[static_cast<std::size_t>(victim)].calls;
     for (std::uint64_t nth = 1; nth <= calls.size(); nth += stride) {
       const CallFault fault{.nth = nth, .after = (nth / stride % 2 == 1) != begins_after};
-      const std::string name = "rank " + std::to_string(victim);
-      SCOPED_TRACE(name + ", call " + std::to_string(nth) + " of " + std::to_string(calls.size()) +
-                   (fault.after ? ", once done" : ""));
-      const std::vector<End> ends = ranks.run(victim, fault);
-      for (int rank = 0; rank < kWorld; ++rank) {
-        const std::string& error = ends[static_cast<std::size_t>(rank)].error;
-        EXPECT_THAT(error, HasSubstr(calls[nth - 1] + ": the cable was pulled")) << "rank " << rank;
-        if (rank != victim) {
-          EXPECT_THAT(error, HasSubstr(name + " (here) ended the run"));
-        }
-      }
+      SCOPED_TRACE("rank " + std::to_string(victim) + ", call " + std::to_string(nth) + " of " +
+                   std::to_string(calls.size()) + (fault.after ? ", once done" : ""));
+      expect_ends(ranks.run(victim, fault), victim, calls[nth - 1]);
       EXPECT_EQ(Held().descriptors, before.descriptors);
       EXPECT_EQ(Held().threads, before.threads);
       const std::int64_t step = ranks.newest_step();
@@ -192,6 +202,28 @@ class RankFaults : public testing::TestWithParam<bool> {};
 class LongRankFaults : public testing::TestWithParam<bool> {};
 
 TEST_P(RankFaults, EndBothRanksByNameAtAnyCollective) { fail_calls(3, false, GetParam()); }
+
+// The first exchange of a unit's sum is among the ranks of a host, the second among hosts.
+TEST(RankFaultsOnHosts, EndAllRanksOfTwoHostsByNameInEitherHop) {
+  const SilentLog silent;
+  FaultyRanks ranks(/*world=*/4, /*hosts=*/2);
+  const std::vector<End> whole = ranks.run(0, {});
+  for (const End& end : whole) ASSERT_EQ(end.error, "");
+  ranks.remove_step(1);
+  for (int victim = 0; victim < 4 && !HasFailure(); ++victim) {
+    const std::vector<std::string>& calls = whole[static_cast<std::size_t>(victim)].calls;
+    auto call = std::find(calls.begin(), calls.end(), "all_to_all");
+    for (const bool among_hosts : {false, true}) {
+      ASSERT_NE(call, calls.end());
+      const auto nth = static_cast<std::uint64_t>(call - calls.begin()) + 1;
+      SCOPED_TRACE("rank " + std::to_string(victim) + ", call " + std::to_string(nth));
+      const CallFault fault{.nth = nth, .after = (victim % 2 == 0) == among_hosts};
+      expect_ends(ranks.run(victim, fault), victim, "all_to_all");
+      call = std::find(call + 1, calls.end(), "all_to_all");
+    }
+  }
+  for (const End& end : ranks.run(0, {})) EXPECT_EQ(end.error, "");
+}
 
 TEST_P(LongRankFaults, EndBothRanksByNameAtEveryCollective) {
   fail_calls(1, false, GetParam());

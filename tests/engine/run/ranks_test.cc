@@ -93,16 +93,26 @@ std::vector<std::string> on_ranks(int world, std::vector<std::string> overrides,
   return overrides;
 }
 
-void work_on(int world, const SmallRun& small, const RankWork& work) {
+// How many ranks there are, and on how many hosts.
+struct Spread {
+  int world = 1;
+  int hosts = 1;
+};
+
+void work_on(const Spread& spread, const SmallRun& small, const RankWork& work) {
+  const int world = spread.world;
   if (world == 1) {
     work.lead(*work.begin(small, {}, single_process()));
     return;
   }
   std::vector<RankPlace> places;
-  for (int rank = 0; rank < world; ++rank) places.push_back({.host = "here", .local_rank = rank});
+  const int of_host = world / spread.hosts;
+  for (int rank = 0; rank < world; ++rank)
+    places.push_back(
+        {.host = "host" + std::to_string(rank / of_host), .local_rank = rank % of_host});
   const auto met = in_threads(options_of(places), [&](int rank, Communicator& link) {
     try {
-      const auto run = work.begin(small, {rank, world}, link);
+      const auto run = work.begin(small, link.topology().part(rank), link);
       if (rank == 0) {
         work.lead(*run);
       } else {
@@ -133,23 +143,23 @@ void expect_resumed(const std::string& path, int begun, const std::vector<std::s
     const auto compare = [&](TrainingRun& run) {
       EXPECT_EQ(saved_state(run), expected) << begun << " to " << world;
     };
-    work_on(world, small, {.begin = begin, .lead = compare});
+    work_on({.world = world}, small, {.begin = begin, .lead = compare});
   }
 }
 
-Outcome train_on(int world, const std::vector<std::string>& overrides, bool resumes,
+Outcome train_on(const Spread& spread, const std::vector<std::string>& overrides, bool resumes,
                  int micro_batches = kMicroBatches) {
-  const SmallRun small(on_ranks(world, overrides, micro_batches));
+  const SmallRun small(on_ranks(spread.world, overrides, micro_batches));
   Outcome outcome;
   std::string path;
   const auto begin = [](const SmallRun& of, const offload::RankPart& part, Communicator& link) {
     return of.start({.ranks = part}, link);
   };
-  work_on(world, small, {.begin = begin, .lead = [&](TrainingRun& run) {
-                           outcome = train_rank(run);
-                           outcome.saved = saved_state(run, &path);
-                         }});
-  if (resumes) expect_resumed(path, world, overrides, outcome.saved);
+  work_on(spread, small, {.begin = begin, .lead = [&](TrainingRun& run) {
+                            outcome = train_rank(run);
+                            outcome.saved = saved_state(run, &path);
+                          }});
+  if (resumes) expect_resumed(path, spread.world, overrides, outcome.saved);
   return outcome;
 }
 
@@ -210,12 +220,20 @@ class RanksIn : public testing::TestWithParam<RankVariant> {};
 TEST_P(RanksIn, ChangeNoBit) {
   const bool resumes = GetParam().resumes;
   const int micro_batches = GetParam().micro_batches;
-  const Outcome one = train_on(1, GetParam().overrides, resumes, micro_batches);
+  const Outcome one = train_on({}, GetParam().overrides, resumes, micro_batches);
   ASSERT_FALSE(one.masters.empty());
   ASSERT_EQ(one.saved.size(), 3 * one.masters.size());
-  for (const int world : GetParam().worlds)
-    EXPECT_EQ(train_on(world, GetParam().overrides, resumes, micro_batches), one)
+  for (const int world : GetParam().worlds) {
+    EXPECT_EQ(train_on({.world = world}, GetParam().overrides, resumes, micro_batches), one)
         << world << " ranks";
+    for (int hosts = 2; hosts < world; ++hosts) {
+      if (world % hosts != 0) continue;
+      EXPECT_EQ(
+          train_on({.world = world, .hosts = hosts}, GetParam().overrides, false, micro_batches),
+          one)
+          << world << " ranks on " << hosts << " hosts";
+    }
+  }
 }
 
 std::vector<RankVariant> rank_variants() {
@@ -262,6 +280,8 @@ std::vector<RankVariant> rank_variants() {
       {"expertsInWaves", of_experts({"placement.wave_micro_batches=1"}), false, {2, 4}, 8},
       {"twelveLanes", {"run.lanes=12"}, false, {2, 3, 4, 6}, 12},
       {"twelveLanesInWaves", {"run.lanes=12", "placement.wave_micro_batches=1"}, false, {2, 4}, 12},
+      {"eightRanks", {"run.lanes=8"}, false, {8}, 8},
+      {"roundsOfSix", {"run.lanes=6", "run.rounds=2"}, false, {6}, 12},
       {"sixLanesOfTwo", {"run.lanes=6"}, false, {2, 3}, 12},
       {"rounds", {"run.lanes=3", "run.rounds=2"}, false, {3}, 6},
       {"roundsInWaves",
