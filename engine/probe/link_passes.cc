@@ -50,8 +50,20 @@ class LinkTimer {
     const std::uint64_t piece = bytes / static_cast<std::uint64_t>(link_.world_size());
     return link_.all_gather(buffers_.sent.first(piece), buffers_.received.first(bytes), options());
   }
+  // In the hops of a run's reduction.
   Status exchange(std::uint64_t bytes) {
-    return link_.all_to_all(buffers_.sent.first(bytes), buffers_.received.first(bytes), options());
+    const auto sent = buffers_.sent.first(bytes);
+    const auto received = buffers_.received.first(bytes);
+    const offload::Topology ranks = link_.topology();
+    CollectiveOptions hop = options();
+    if (!ranks.adds_by_host()) return link_.all_to_all(sent, received, hop);
+    hop.group = ProcessGroup::kNode;
+    hop.batches = static_cast<std::uint64_t>(ranks.hosts());
+    SLUICE_RETURN_IF_ERROR(link_.all_to_all(sent, received, hop));
+    const std::uint64_t added = bytes / static_cast<std::uint64_t>(ranks.local_world);
+    hop.group = ProcessGroup::kPeers;
+    hop.batches = 1;
+    return link_.all_to_all(sent.first(added), received.first(added), hop);
   }
 
   // The median time of a pass on the slowest rank.

@@ -101,6 +101,7 @@ MeasuredOf link_subject(const aio::MachineInfo& machine, const LinkSubject& link
   MeasuredOf of = {{"cpu", cpu_of(machine)},
                    {"ranks", std::to_string(link.ranks.world)},
                    {"ranks of a host", std::to_string(link.ranks.local_world)}};
+  if (link.ranks.adds_by_host()) of["exchange"] = "by host";
   if (link.gpu) {
     of["gpu"] = link.gpu->name;
     of["driver"] = link.gpu->driver;

@@ -23,6 +23,15 @@ double network_s(const LinkSpeeds& link, const Topology& ranks, double bytes) {
   return bytes * share_of_others(ranks.hosts()) / link.network_bytes_per_s;
 }
 
+Topology host_of(const Topology& ranks) {
+  return {.world = ranks.local_world, .local_world = ranks.local_world};
+}
+
+// Whether the hops of an exchange take their own times, and not one that was measured for both.
+bool has_two_hops(const LinkSpeeds& link, const Topology& ranks) {
+  return ranks.adds_by_host() && link.network_bytes_per_s > 0;
+}
+
 }  // namespace
 
 double received_bytes(const Topology& ranks, double bytes) {
@@ -34,10 +43,25 @@ double gather_s(const LinkSpeeds& link, const Topology& ranks, double bytes) {
   return std::max(in_host_s, network_s(link, ranks, bytes)) + call_s(link, ranks);
 }
 
+double exchanged_bytes(const Topology& ranks, double bytes) {
+  return received_bytes(ranks.adds_by_host() ? host_of(ranks) : ranks, bytes);
+}
+
+// Of the host's sum, a rank exchanges its share.
+double host_exchanged_bytes(const Topology& ranks, double bytes) {
+  return ranks.adds_by_host() ? bytes / ranks.local_world * share_of_others(ranks.hosts()) : 0;
+}
+
 double exchange_s(const LinkSpeeds& link, const Topology& ranks, double bytes, double calls) {
+  if (has_two_hops(link, ranks)) return exchange_s(link, host_of(ranks), bytes, calls);
   const double in_host_s = seconds(received_bytes(ranks, bytes), link.exchange_bytes_per_s);
   return std::max(in_host_s, network_s(link, ranks, bytes * ranks.local_world)) +
          calls * call_s(link, ranks);
+}
+
+double host_exchange_s(const LinkSpeeds& link, const Topology& ranks, double bytes, double calls) {
+  if (!has_two_hops(link, ranks)) return 0;
+  return network_s(link, ranks, bytes) + calls * call_s(link, ranks);
 }
 
 }  // namespace sluice::offload

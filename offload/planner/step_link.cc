@@ -48,12 +48,17 @@ TaskId StepLink::reduce(int unit, TaskId computed, TaskId stage) {
   if (bytes == 0) return computed;
   const auto at_once = static_cast<double>(inputs_.options.exchanged_bytes);
   const double calls = at_once > 0 ? std::max(std::ceil(bytes / at_once), 1.0) : 1;
-  const int sums =
-      sums_[static_cast<std::size_t>(unit)] * std::max(inputs_.options.sums.exchanges(), 1);
-  tasks_.count_received(sums * received_bytes(ranks, bytes));
-  add(StepTask::kReduce, unit, sums * exchange_s(inputs_.speeds.link, ranks, bytes, calls),
+  const int sums = sums_[static_cast<std::size_t>(unit)];
+  const int exchanges = std::max(inputs_.options.sums.exchanges(), 1);
+  const int of_hosts = std::max(inputs_.options.sums.host_exchanges(), 1);
+  const LinkSpeeds& link = inputs_.speeds.link;
+  tasks_.count_received(sums * (exchanges * exchanged_bytes(ranks, bytes) +
+                                of_hosts * host_exchanged_bytes(ranks, bytes)));
+  add(StepTask::kReduce, unit,
+      sums * (exchanges * exchange_s(link, ranks, bytes, calls) +
+              of_hosts * host_exchange_s(link, ranks, bytes, calls)),
       computed, kNoTask);
-  add(StepTask::kAddSums, unit, sums * inputs_.unit(unit).reduce_s, stage, kNoTask);
+  add(StepTask::kAddSums, unit, sums * exchanges * inputs_.unit(unit).reduce_s, stage, kNoTask);
   return last_;
 }
 

@@ -184,7 +184,7 @@ TEST(StepRanks, AreNoneWhereThereIsOne) {
 
 // ---- links --------------------------------------------------------------------------------------
 
-TEST(LinkSpeeds, BringAUnitOnceIntoEachHostAndAnExchangeOfEachRank) {
+TEST(LinkSpeeds, BringAUnitAndASumOnceIntoEachHost) {
   const LinkSpeeds link{.gather_bytes_per_s = 100,
                         .exchange_bytes_per_s = 50,
                         .latency_s = 1,
@@ -195,7 +195,16 @@ TEST(LinkSpeeds, BringAUnitOnceIntoEachHostAndAnExchangeOfEachRank) {
   EXPECT_NEAR(exchange_s(link, host, 400, 5), 6 + 5, kSameTime);
   const Topology two{.world = 8, .local_world = 4};
   EXPECT_NEAR(gather_s(link, two, 400), 20 + 3, kSameTime);
-  EXPECT_NEAR(exchange_s(link, two, 400, 1), 80 + 3, kSameTime);
+  EXPECT_NEAR(exchange_s(link, two, 400, 1), 6 + 1, kSameTime);  // as on one host
+  EXPECT_NEAR(host_exchange_s(link, two, 400, 1), 20 + 3, kSameTime);
+  EXPECT_EQ(exchanged_bytes(two, 400) + host_exchanged_bytes(two, 400), received_bytes(two, 400));
+  Topology irregular = two;
+  irregular.is_regular = false;
+  EXPECT_NEAR(exchange_s(link, irregular, 400, 1), 80 + 3, kSameTime);
+  EXPECT_EQ(host_exchange_s(link, irregular, 400, 1), 0);
+  const Topology singles{.world = 2, .local_world = 1};
+  EXPECT_NEAR(exchange_s(link, singles, 400, 1), 20 + 3, kSameTime);
+  EXPECT_EQ(host_exchange_s(link, singles, 400, 1), 0);
   EXPECT_EQ(gather_s(link, {}, 400), 0);
   EXPECT_EQ(exchange_s(link, {}, 400, 1), 0);
 }
@@ -211,9 +220,10 @@ TEST(LinkSpeeds, TakeNoLessTimeOnMoreRanks) {
   for (int hosts = 1; hosts <= 512; hosts *= 2) {
     const Topology ranks{.world = 8 * hosts, .local_world = 8};
     EXPECT_GE(gather_s(link, ranks, 1e9), gather);
-    EXPECT_GE(exchange_s(link, ranks, 1e9, 8), exchange);
+    const double both = exchange_s(link, ranks, 1e9, 8) + host_exchange_s(link, ranks, 1e9, 8);
+    EXPECT_GE(both, exchange);
     gather = gather_s(link, ranks, 1e9);
-    exchange = exchange_s(link, ranks, 1e9, 8);
+    exchange = both;
   }
 }
 

@@ -19,17 +19,17 @@
 namespace sluice::engine {
 namespace {
 
-using offload::RankGroup;
 using offload::TierBytes;
+using offload::Topology;
 using testing::HasSubstr;
 
-constexpr RankGroup kFour{.world = 4, .local_world = 4};
+constexpr Topology kFour{.world = 4, .local_world = 4};
 
 config::Config on_four(const std::vector<std::string>& overrides = {}) {
   return planned_config(overrides, 4);
 }
 
-PlanRunOptions options_of(const RankGroup& ranks) {
+PlanRunOptions options_of(const Topology& ranks) {
   DescribedMachine machine = described();
   machine.link_gb_per_s = 100;
   machine.network_gb_per_s = 50;
@@ -43,7 +43,11 @@ TEST(RankPlans, CountWhatTheMemoryPlanOfEachRankCounts) {
   const std::vector<std::string> adapters = {"model.preset=qwen2.5-1.5b", "recipe.lora.rank=8"};
   const std::vector<std::string> stage3 = {"zero_optimization.stage=3"};
   const std::vector<std::string> stage1 = {"zero_optimization.stage=1"};
-  for (const auto& overrides : {stage3, stage1, adapters + stage3, adapters + stage1}) {
+  const Topology on_two_hosts{.world = 4, .local_world = 2};
+  for (const auto& [overrides, ranks] : {std::pair(stage3, kFour),
+                                         {stage1, on_two_hosts},
+                                         {adapters + stage3, on_two_hosts},
+                                         {adapters + stage1, kFour}}) {
     const config::Config config = on_four(overrides);
     const ModelLayout model = configured_layout(config, true);
     ProbeReport machine;
@@ -54,18 +58,18 @@ TEST(RankPlans, CountWhatTheMemoryPlanOfEachRankCounts) {
                        .machine = machine,
                        .on_gpu = true,
                        .budget = {.gpu = 1ULL << 40, .cpu = 1ULL << 42, .nvme = 1ULL << 44},
-                       .ranks = kFour});
+                       .ranks = ranks});
     ASSERT_TRUE(input.ok()) << input.error().message();
     for (int round = 0; round < 20 && !HasFailure(); ++round) {
       const SharedPlacement whole{.places = random.of(model), .block_slots = input->step.slots()};
-      const auto first = whole.options(model, {.rank = 0, .world = 4}, true);
+      const auto first = whole.options(model, ranks.part(0), true);
       ASSERT_TRUE(first.ok());
       SharedPlacement places{.places = first->places, .block_slots = input->step.slots()};
       for (offload::UnitPlacement& place : places.places)
         if (!model.has_frozen()) place.resident = config.zero.stage < 3;
       TierBytes most;
       for (int rank = 0; rank < 4; ++rank) {
-        const auto options = places.options(model, {.rank = rank, .world = 4}, true);
+        const auto options = places.options(model, ranks.part(rank), true);
         const auto memory = plan_memory(config, model, *options);
         ASSERT_TRUE(memory.ok()) << memory.error().message();
         const TierBytes used = used_by(*memory);
@@ -153,9 +157,9 @@ TEST(RankPlans, DivideTheBaseOfAdaptersAtStageThreeAlone) {
 
 TEST(RankGrowth, BeginsWithOneRankAndEndsWithThePlan) {
   const auto groups = growing_ranks({.world = 24, .local_world = 6});
-  const std::vector<RankGroup> wanted = {{1, 1}, {2, 2}, {4, 4}, {6, 6}, {12, 6}, {24, 6}};
+  const std::vector<Topology> wanted = {{1, 1}, {2, 2}, {4, 4}, {6, 6}, {12, 6}, {24, 6}};
   EXPECT_EQ(groups, wanted);
-  EXPECT_EQ(growing_ranks({}), std::vector<RankGroup>{RankGroup()});
+  EXPECT_EQ(growing_ranks({}), std::vector<Topology>{Topology()});
 }
 
 TEST(RankGrowth, IsLessThanLinearOnASlowNetwork) {
