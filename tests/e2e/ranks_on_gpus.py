@@ -123,22 +123,41 @@ class RanksOnGpus(SluiceRuns):
                                "--set-aside-later")
             self.assertEqual(again, straight, name)
 
-    def test_two_hosts_have_the_bits_of_one(self):
-        """Uses this machine as two, each with a GPU, which communicate through sockets."""
-        (self.path / "hosts").write_text(f"{socket.gethostname()} slots=1\nsecond slots=1\n",
-                                         encoding="utf-8")
-        (self.path / "reach").write_text('export NCCL_HOSTID="$1" CUDA_VISIBLE_DEVICES=1\n'
-                                         'exec sh -c "$2"\n', encoding="utf-8")
-        one = self.train(1, "one", self.placed("shards on the GPUs"))
-        weights = self.path / "two.safetensors"
-        settings = [f"--set={setting}" for setting in self.placed("shards on the GPUs")]
+    def train_on_two_hosts(self, slots, name, settings):
+        """The weights of this machine's GPUs as two hosts, which communicate through sockets."""
+        first, second = (",".join(map(str, range(host * slots, (host + 1) * slots)))
+                         for host in range(2))
+        (self.path / "hosts").write_text(
+            f"{socket.gethostname()} slots={slots}\nsecond slots={slots}\n", encoding="utf-8")
+        (self.path / "reach").write_text(
+            f'export NCCL_HOSTID="$1" CUDA_VISIBLE_DEVICES={second}\nexec sh -c "$2"\n',
+            encoding="utf-8")
+        weights = self.path / f"{name}.safetensors"
         done = subprocess.run(
-            [SLUICE, "train", self.config, "--out", "two", "--hostfile", "hosts", "--ssh",
-             f"sh {self.path}/reach", "--save-weights", weights, *settings], cwd=self.path,
-            env={**os.environ, "NCCL_HOSTID": "first", "CUDA_VISIBLE_DEVICES": "0"}, check=False,
+            [SLUICE, "train", self.config, "--out", name, "--hostfile", "hosts", "--ssh",
+             f"sh {self.path}/reach", "--save-weights", weights,
+             *[f"--set={setting}" for setting in settings]], cwd=self.path,
+            env={**os.environ, "NCCL_HOSTID": "first", "CUDA_VISIBLE_DEVICES": first}, check=False,
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=2 * WAIT_S)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(weights.read_bytes(), one)
+        return weights.read_bytes()
+
+    def test_two_hosts_have_the_bits_of_one(self):
+        settings = self.placed("shards on the GPUs")
+        self.assertEqual(self.train_on_two_hosts(1, "two", settings),
+                         self.train(1, "one", settings))
+
+    @unittest.skipIf(gpus() < 4, "there are not four GPUs here")
+    def test_two_hosts_of_two_have_the_bits_of_one(self):
+        """Gradients are added on each host first."""
+        cases = [(self.placed(place), []) for place in PLACES]
+        cases += [(self.placed("in RAM"), [*more, "train_batch_size=24"]) for more in (
+            ["run.lanes=12"], ["run.lanes=12", "run.rounds=2", "placement.wave_micro_batches=1"])]
+        for number, (place, more) in enumerate(cases):
+            with self.subTest(place=place, more=more):
+                self.assertEqual(self.train_on_two_hosts(2, f"two{number}", place + more),
+                                 self.train(1, f"one{number}", place + more))
+        print(f"{len(cases)} cases")
 
     def test_have_the_bits_of_one_in_waves(self):
         for wave in (1, 2):
