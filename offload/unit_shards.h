@@ -20,6 +20,8 @@ struct RankPart {
   // Above 1: hosts whose ranks, world / hosts neighbours, add up sums before hosts exchange them.
   int hosts = 1;
 
+  int local_world() const { return world / hosts; }
+
   friend bool operator==(const RankPart&, const RankPart&) = default;
 };
 

@@ -26,9 +26,16 @@ struct BaseForm {
 
   static BaseForm of(const RunSpec& spec) {
     return {.form = spec.types().form,
-            .codec = spec.model.has_frozen() ? spec.config.lora.recipe().base_codec()
-                                             : offload::BlockCodec::kNone,
+            .codec = spec.model.has_frozen() ? base_codec(spec.config) : offload::BlockCodec::kNone,
             .ranks = spec.base_ranks()};
+  }
+  // A base that is gathered in 8 bits is stored in 8 bits: it never changes.
+  static offload::BlockCodec base_codec(const config::Config& config) {
+    const offload::BlockCodec stored = config.lora.recipe().base_codec();
+    return stored == offload::BlockCodec::kNone &&
+                   config.communication.weights == config::SentWeights::kInt8
+               ? offload::BlockCodec::kInt8
+               : stored;
   }
   bool is_encoded() const { return codec != offload::BlockCodec::kNone; }
   const offload::CodecRow& row() const { return offload::row_of(codec); }

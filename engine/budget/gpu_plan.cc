@@ -37,10 +37,14 @@ std::uint64_t place_bytes(const UnitLayout& unit, offload::ElementType type, int
 }
 
 std::uint64_t shard_place_bytes(const UnitLayout& unit, offload::ElementType type, int world) {
-  return world == 1 ? 0
-                    : align_up(offload::shard_piece_elements(unit.elements, world) *
-                                   offload::element_bytes(type),
-                               kPlaceAlignment);
+  return align_up(
+      offload::shard_piece_elements(unit.elements, world) * offload::element_bytes(type),
+      kPlaceAlignment);
+}
+
+std::uint64_t copy_place_bytes(const UnitLayout& unit, const BaseForm& form,
+                               const Gathering& gathering) {
+  return align_up(copy_bytes(unit, form, gathering), kPlaceAlignment);
 }
 
 std::uint64_t streamed_bytes(const UnitLayout& unit, offload::ElementType type,
@@ -75,6 +79,8 @@ void SlotFootprint::add(const Unit& unit, Stays stays) {
   ++streamed.units;
   streamed.largest_bytes = std::max(streamed.largest_bytes, unit.streamed_bytes);
   if (unit.is_packed) unpacked_.add(unit.place_bytes, unit.stays_acquired);
+  pieces_bytes_ = std::max(pieces_bytes_, unit.pieces_bytes);
+  copy_bytes_ += unit.copy_bytes;
 }
 
 SlotFootprint SlotFootprint::of(const ModelLayout& model, const CudaSlotOptions& options) {
@@ -87,7 +93,11 @@ SlotFootprint SlotFootprint::of(const ModelLayout& model, const CudaSlotOptions&
              .place_bytes = place_bytes(layout, options.type, world),
              .streamed_bytes = streamed_bytes(layout, options.type, options.base, world),
              .is_packed = options.base.is_encoded(),
-             .shard_bytes = shard_place_bytes(layout, options.type, world)},
+             .shard_bytes = shard_place_bytes(layout, options.type, world),
+             .pieces_bytes = options.gathering.in_int8
+                                 ? sent_bytes(layout, options.form(), options.gathering)
+                                 : 0,
+             .copy_bytes = copy_place_bytes(layout, options.form(), options.gathering)},
             options.residency.resident(unit)      ? Stays::kAll
             : options.residency.keeps_shard(unit) ? Stays::kShard
                                                   : Stays::kNothing);
@@ -101,7 +111,7 @@ int SlotFootprint::slots(UnitRole role, int block_slots) const {
 }
 
 std::uint64_t SlotFootprint::all_slot_bytes(int block_slots) const {
-  std::uint64_t total = unpacked_.bytes();
+  std::uint64_t total = unpacked_.bytes() + pieces_bytes_;
   for (const UnitRole role : kSlotRoles)
     total += slot_bytes(role) * static_cast<std::uint64_t>(slots(role, block_slots));
   return total;
@@ -116,9 +126,19 @@ GatheredBuffers::GatheredBuffers(const ModelLayout& model, offload::ElementType 
   }
 }
 
-GatheredBuffers::GatheredBuffers(const ModelLayout& base, const BaseForm& form) {
-  for (int unit = 0; form.is_sharded() && unit < base.units(); ++unit)
+GatheredBuffers::GatheredBuffers(const ModelLayout& base, const BaseForm& form,
+                                 const Gathering& gathering) {
+  const bool gathers = form.is_sharded() || gathering.in_int8;
+  for (int unit = 0; gathers && unit < base.units(); ++unit)
     add(form.gathered_bytes(base.layout(unit)), base.stays_acquired(unit));
+}
+
+std::uint64_t pieces_buffer_bytes(const ModelLayout& model, const BaseForm& form,
+                                  const Gathering& gathering) {
+  std::uint64_t most = 0;
+  for (int unit = 0; gathering.in_int8 && unit < model.units(); ++unit)
+    most = std::max(most, sent_bytes(model.layout(unit), form, gathering));
+  return most;
 }
 
 UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradType type,

@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "engine/budget/base_form.h"
+#include "engine/budget/gathering.h"
 #include "engine/model/model_layout.h"
 #include "offload/element_types.h"
 #include "offload/sum_order.h"
@@ -23,6 +24,7 @@ namespace sluice::engine {
 // have their own buffer instead. Units without parameters have neither.
 struct CudaSlotOptions {
   offload::ElementType type = offload::ElementType::kBf16;
+  offload::ParamForm param_form = offload::ParamForm::kSplit;
   int block_slots = 3;  // one computed with, one copied into, one just used
   // The embedding and the head also share a slot, provided that the head borrows nothing. This
   // suits a step that needs each of them once and then changes both. A run that passes through the
@@ -32,7 +34,15 @@ struct CudaSlotOptions {
   BaseForm base;  // of frozen parameters: the form that is copied into the slots
   // With several ranks a unit's shards are gathered in its slot or buffer.
   offload::RankPart ranks = {};
+  Gathering gathering;
   bool is_frozen = false;  // resident units are whole from the start, and never change
+
+  // Whether units are gathered or rounded in their slots, so that shards have places of their own.
+  bool gathers() const { return ranks.world > 1 || gathering.in_int8; }
+  // The host's form of the units, whose shards are gathered.
+  BaseForm form() const {
+    return is_frozen ? base : BaseForm{.form = param_form, .ranks = ranks};
+  }
 };
 inline constexpr UnitRole kSlotRoles[] = {UnitRole::kEmbedding, UnitRole::kBlock, UnitRole::kHead};
 // Units with the same role share slots.
@@ -44,6 +54,9 @@ std::uint64_t place_elements(const UnitLayout& unit, int world);
 std::uint64_t place_bytes(const UnitLayout& unit, offload::ElementType type, int world = 1);
 // Bytes of a shard's own buffer, if the shard stays on the GPU and the rest of the unit does not.
 std::uint64_t shard_place_bytes(const UnitLayout& unit, offload::ElementType type, int world);
+// Bytes of a rank's part of a copy on its host, which begins at a multiple of LibTorch's alignment.
+std::uint64_t copy_place_bytes(const UnitLayout& unit, const BaseForm& form,
+                               const Gathering& gathering);
 // Bytes that a unit takes in a slot in the host's form: less than place_bytes() for an 8-bit base.
 std::uint64_t streamed_bytes(const UnitLayout& unit, offload::ElementType type,
                              const BaseForm& base, int world = 1);
@@ -71,8 +84,12 @@ struct UnpackedBuffers : SharedBuffers {
 // If the host computes: buffers in which units are gathered from several ranks, with shard padding.
 struct GatheredBuffers : SharedBuffers {
   GatheredBuffers(const ModelLayout& model, offload::ElementType type, int world);
-  GatheredBuffers(const ModelLayout& base, const BaseForm& form);  // empty, unless is_sharded()
+  // Empty, unless units are gathered or rounded.
+  GatheredBuffers(const ModelLayout& base, const BaseForm& form, const Gathering& gathering = {});
 };
+// The buffer for a unit's pieces in 8 bits: the largest unit's. 0: units are sent as they are.
+std::uint64_t pieces_buffer_bytes(const ModelLayout& model, const BaseForm& form,
+                                  const Gathering& gathering);
 
 // Bytes of slots and buffers, added up unit by unit. The parts allocate exactly this, and plans
 // compute it for the placements that they consider; the same holds for SinkFootprint.
@@ -85,6 +102,8 @@ class SlotFootprint {
     std::uint64_t streamed_bytes = 0;
     bool is_packed = false;         // encoded: expanded in UnpackedBuffers
     std::uint64_t shard_bytes = 0;  // a buffer of the shard's own
+    std::uint64_t pieces_bytes = 0;  // while it is gathered in 8 bits
+    std::uint64_t copy_bytes = 0;    // copy_place_bytes()
   };
   enum class Stays : std::uint8_t { kNothing, kShard, kAll };  // the parameters kept on the GPU
   void add(const Unit& unit, Stays stays);
@@ -97,6 +116,8 @@ class SlotFootprint {
   std::uint64_t all_slot_bytes(int block_slots) const;  // with the unpacked buffers
   std::uint64_t resident_bytes() const { return resident_bytes_; }
   std::uint64_t shard_bytes() const { return shard_bytes_; }  // buffers of shards
+  std::uint64_t pieces_bytes() const { return pieces_bytes_; }  // one buffer; part of the slots
+  std::uint64_t copy_bytes() const { return copy_bytes_; }      // on the GPU or in RAM
 
  private:
   struct Streamed {
@@ -109,6 +130,8 @@ class SlotFootprint {
   UnpackedBuffers unpacked_;
   std::uint64_t resident_bytes_ = 0;
   std::uint64_t shard_bytes_ = 0;
+  std::uint64_t pieces_bytes_ = 0;
+  std::uint64_t copy_bytes_ = 0;
 };
 
 // The gradient of a unit with state on the GPU stays there until its update; others pass through

@@ -35,6 +35,12 @@ bool is_cut_as(const TierElements& asked, const UnitPlacement& place) {
          asked.nvme == place.nvme_elements;
 }
 
+// The host's form of the units that are streamed.
+BaseForm passing_form(const RunSpec& spec) {
+  return spec.model.has_frozen() ? BaseForm::of(spec)
+                                 : BaseForm{.form = spec.types().form, .ranks = spec.ranks};
+}
+
 bool host_updates(const UnitPlacement& place) {
   return place.cpu_elements + place.nvme_elements > 0;
 }
@@ -43,10 +49,10 @@ bool host_updates(const UnitPlacement& place) {
 
 offload::TierBytes MemoryAmounts::by_tier(bool on_gpu) const {
   const std::uint64_t of_compute = compute.activations + compute.kv_cache;
-  return {.gpu = on_gpu ? gpu.state + gpu.resident_params + gpu.slots + gpu.gradients +
+  return {.gpu = on_gpu ? gpu.state + gpu.resident_params + gpu.param_copies + gpu.slots + gpu.gradients +
                               gpu.context + gpu.libraries + of_compute
                         : 0,
-          .cpu = host.params + host.param_cache + host.param_slots + host.state +
+          .cpu = host.params + host.param_cache + host.param_slots + host.param_copies + host.state +
                  host.swap_buffers + host.state_transfer + host.program + host.unit_inputs +
                  host.input_buffers + host.gradients + host.gradient_buffers +
                  (on_gpu ? 0 : of_compute),
@@ -82,6 +88,7 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
       swap_buffers_(engine::swap_buffers(spec.config)),
       params_(spec.config.zero.offload_param),
       base_form_(BaseForm::of(spec)),
+      gathering_(Gathering::of(spec)),
       activations_(spec),
       save_buffers_(save_buffer_bytes(spec)) {
   if (spec.gradients_on_nvme()) gradient_buffers_ = gradient_buffers(spec);
@@ -96,9 +103,16 @@ MemoryLedger::MemoryLedger(const RunSpec& spec, int block_slots)
     fixed_.host.gradients =
         planned_cpu_sink_bytes(spec.model, spec.types().gradient, sums_, spec.ranks);
   }
-  if (!on_gpu_ && spec.ranks.world > 1) {
+  if (!on_gpu_ && (spec.ranks.world > 1 || gathering_.in_int8)) {
     fixed_.host.param_slots =
         GatheredBuffers(spec.model, spec.types().compute(), spec.ranks.world).bytes();
+  }
+  if (!on_gpu_) {
+    const ModelLayout& passing = has_frozen_ ? spec.model.base() : spec.model;
+    const BaseForm form = passing_form(spec);
+    fixed_.host.param_slots += pieces_buffer_bytes(passing, form, gathering_);
+    for (int unit = 0; unit < passing.units(); ++unit)
+      fixed_.host.param_copies += copy_place_bytes(passing.layout(unit), form, gathering_);
   }
   if (!on_gpu_ && has_frozen_)
     fixed_.host.param_slots += GatheredBuffers(spec.model.base(), base_form_).bytes();
@@ -130,7 +144,10 @@ void MemoryLedger::add_units(const RunSpec& spec, std::span<const offload::SubGr
                   .place_bytes = place_bytes(base, types.compute(), world),
                   .streamed_bytes = streamed_bytes(base, types.compute(), base_form_, world),
                   .is_packed = base_form_.is_encoded(),
-                  .shard_bytes = shard_place_bytes(base, types.compute(), world)},
+                  .shard_bytes = shard_place_bytes(base, types.compute(), world),
+                  .pieces_bytes =
+                      gathering_.in_int8 ? sent_bytes(base, passing_form(spec), gathering_) : 0,
+                  .copy_bytes = copy_place_bytes(base, passing_form(spec), gathering_)},
          .elements = own_elements,
          .mapping_bytes = offload::param_mapping_bytes(host_bytes),
          .image_bytes = offload::param_image_bytes(host_bytes),
@@ -161,7 +178,7 @@ std::vector<std::size_t> MemoryLedger::by_descending(std::uint64_t Unit::*bytes)
 }
 
 bool MemoryLedger::is_resident(const UnitPlacement& place) const {
-  const bool by_state = place.gpu_elements > 0 && !has_frozen_ && world_ == 1;
+  const bool by_state = place.gpu_elements > 0 && !has_frozen_ && world_ == 1 && !gathering_.in_int8;
   return on_gpu_ && trains_ && (place.resident || by_state);
 }
 
@@ -245,6 +262,8 @@ void MemoryLedger::add_gpu(Places places, MemoryAmounts& amounts) const {
     if (trains_) gradients.add(unit.gradient, places[i].gpu_elements > 0, host_updates(places[i]));
   }
   amounts.gpu.resident_params = slots.resident_bytes() + slots.shard_bytes();
+  const bool copies_on_gpu = gathering_.copies == config::HostCopy::kGpu;
+  (copies_on_gpu ? amounts.gpu.param_copies : amounts.host.param_copies) = slots.copy_bytes();
   amounts.gpu.slots = slots.all_slot_bytes(block_slots_);
   amounts.gpu.gradients = gradients.gpu_bytes();
   amounts.host.gradients = gradients.host_bytes();

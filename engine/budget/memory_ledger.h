@@ -46,7 +46,8 @@ struct MemoryAmounts {
   struct Host {
     std::uint64_t params = 0;
     std::uint64_t param_cache = 0;  // of parameters on NVMe
-    std::uint64_t param_slots = 0;  // of 8-bit parameters, before expansion
+    std::uint64_t param_slots = 0;   // of 8-bit parameters, before expansion
+    std::uint64_t param_copies = 0;  // of what this host has gathered; also on a GPU
     std::uint64_t state = 0;
     std::uint64_t swap_buffers = 0;    // of state on NVMe
     std::uint64_t state_transfer = 0;  // while state is set or saved
@@ -59,6 +60,7 @@ struct MemoryAmounts {
   struct Gpu {
     std::uint64_t state = 0;
     std::uint64_t resident_params = 0;
+    std::uint64_t param_copies = 0;
     std::uint64_t slots = 0;
     std::uint64_t gradients = 0;
     std::uint64_t context = 0;
@@ -137,6 +139,7 @@ class MemoryLedger final : public offload::PlacementLedger {
   int swap_buffers_;
   config::OffloadParam params_;
   BaseForm base_form_;
+  Gathering gathering_;
   ActivationBytes activations_;
   std::uint64_t save_buffers_;
   int gradient_buffers_ = 0;  // 0: gradients are in memory

@@ -63,6 +63,9 @@ void add_host_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPla
       {"cache of parameters on NVMe", MemoryUse::kParameters, host.param_cache, kLocked});
   if (host.param_slots > 0)
     plan.host.push_back({"parameters, slots", MemoryUse::kParameters, host.param_slots});
+  if (host.param_copies > 0)
+    plan.host.push_back({"copy of gathered parameters", MemoryUse::kParameters, host.param_copies,
+                         /*locked=*/spec.on_gpu});
   if (spec.trains()) {
     plan.host.push_back({"optimizer state in memory", MemoryUse::kState, host.state});
     plan.host.push_back(
@@ -92,6 +95,9 @@ void add_gpu_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPlan
   plan.gpu.push_back({"CUDA's context", MemoryUse::kOther, gpu.context});
   plan.gpu.push_back({"CUDA's libraries", MemoryUse::kOther, gpu.libraries});
   plan.gpu.push_back({"parameters, slots", MemoryUse::kParameters, gpu.slots});
+  if (gpu.param_copies > 0)
+    plan.gpu.push_back(
+        {"copy of gathered parameters", MemoryUse::kParameters, gpu.param_copies});
 }
 
 void add_nvme_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPlan& plan) {
@@ -109,6 +115,27 @@ void add_nvme_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPla
         amounts.nvme.unit_inputs);
   if (plan.gradients)
     add("gradients", MemoryUse::kOther, plan.gradients->store, amounts.nvme.gradients);
+}
+
+// DeepSpeed's key divides a copy among any number of ranks; here it is divided among a host's.
+Status check_partition(const RunSpec& spec) {
+  const std::int64_t asked = spec.config.zero.hpz_partition_ranks;
+  const int of_host = spec.ranks.local_world();
+  if (!spec.trains() || spec.ranks.hosts == 1 || asked == 1 || asked == of_host) return {};
+  return Error(ErrorCode::kInvalidArgument,
+               "zero_optimization.zero_hpz_partition_size is " + std::to_string(asked) +
+                   ", and each host has " + std::to_string(of_host) + " ranks: set it to " +
+                   std::to_string(of_host) + " to keep a copy on each host, or to 1");
+}
+
+std::vector<std::string> notes_on_copies(const RunSpec& spec) {
+  const config::HostCopy asked = spec.config.communication.host_copy;
+  if (!spec.trains() || asked == config::HostCopy::kOff) return {};
+  if (spec.ranks.hosts == 1)
+    return {"communication.host_copy has no effect on one host: nothing crosses a network"};
+  if (!spec.on_gpu && asked == config::HostCopy::kGpu)
+    return {"communication.host_copy is in RAM: without a GPU all parameters are"};
+  return {};
 }
 
 }  // namespace
@@ -138,8 +165,10 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
                      .ranks = options.ranks,
                      .names = options.names,
                      .keeps_sums = options.keeps_sums,
-                     .moves_gradients = options.moves_gradients};
+                     .moves_gradients = options.moves_gradients,
+                     .copies_on_gpu = options.copies_on_gpu};
   SLUICE_RETURN_IF_ERROR(check_gradients_on_nvme(spec));
+  SLUICE_RETURN_IF_ERROR(check_partition(spec));
   SLUICE_ASSIGN_OR_RETURN(const auto places, resolve_placement(spec, options.places));
   SLUICE_ASSIGN_OR_RETURN(const auto ledger, MemoryLedger::create(spec, /*block_slots=*/1));
   MemoryPlan plan{.purpose = options.purpose, .cuda = options.on_gpu, .types = spec.types()};
@@ -148,6 +177,7 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
     plan.sum_order = spec.sum_order();
     plan.sums = spec.sums();
     plan.ranks = spec.ranks;
+    plan.gathering = Gathering::of(spec);
   }
   plan.fetching = plan_fetching(
       spec, *ledger, places, {.gpu_bytes = options.gpu_room_bytes, .slots = options.block_slots});
@@ -165,17 +195,19 @@ Result<MemoryPlan> plan_memory(const config::Config& config, const ModelLayout& 
   if (spec.on_gpu) add_gpu_lines(spec, amounts, plan);
   add_nvme_lines(spec, amounts, plan);
   for (const std::vector<std::string>& notes :
-       {plan.state.notes, streamed(plan).notes, plan.fetching.notes})
+       {plan.state.notes, streamed(plan).notes, plan.fetching.notes, notes_on_copies(spec)})
     plan.notes.insert(plan.notes.end(), notes.begin(), notes.end());
   return plan;
 }
 
 CudaSlotOptions slot_options(const MemoryPlan& plan) {
   return {.type = plan.types.compute(),
+          .param_form = plan.types.form,
           .block_slots = plan.fetching.block_slots,
           .ends_take_turns = plan.purpose == RunPurpose::kTraining && !plan.base,
           .residency = plan.state.residency,
-          .ranks = plan.ranks};
+          .ranks = plan.ranks,
+          .gathering = plan.base ? Gathering() : plan.gathering};
 }
 
 CudaSlotOptions base_slot_options(const MemoryPlan& plan) {
@@ -184,6 +216,7 @@ CudaSlotOptions base_slot_options(const MemoryPlan& plan) {
           .residency = plan.base->residency,
           .base = plan.base->form,
           .ranks = plan.base->form.ranks,
+          .gathering = plan.gathering,
           .is_frozen = true};
 }
 

@@ -21,6 +21,7 @@
 #include "aio/result.h"
 #include "engine/budget/activation_plan.h"
 #include "engine/budget/base_form.h"
+#include "engine/budget/gathering.h"
 #include "engine/budget/gpu_plan.h"
 #include "engine/budget/param_plan.h"
 #include "engine/budget/run_spec.h"
@@ -69,6 +70,7 @@ struct MemoryPlan {
   offload::SumOrder sum_order;
   offload::HeldSums sums;   // of each unit's gradients
   offload::RankPart ranks;  // the rank that the plan is for
+  Gathering gathering;      // of the units that are streamed
 
   std::vector<MemoryLine> host;  // resident memory
   std::vector<MemoryLine> gpu;
@@ -101,6 +103,7 @@ struct PlanOptions {
   const ParameterNames* names = nullptr;  // RunSpec::names
   bool keeps_sums = false;                // RunSpec::keeps_sums
   bool moves_gradients = false;           // RunSpec::moves_gradients
+  bool copies_on_gpu = false;             // RunSpec::copies_on_gpu
   // Stripe weights of budget.nvme_paths, if the configuration leaves them open ("auto"). Empty:
   // equal.
   std::vector<int> nvme_weights;

@@ -22,9 +22,10 @@ offload::UnitSpec unit_spec(const UnitLayout& layout) {
   return unit;
 }
 
-// At ZeRO stage 3 with several ranks, a unit's parameters are sharded between their uses.
+// At ZeRO stage 3 with several ranks, a unit's parameters are sharded between their uses. Units
+// that are rounded have the places of shards, even with one rank.
 bool shards_params(const RunSpec& spec) {
-  return spec.ranks.world > 1 && spec.config.zero.stage == 3;
+  return (spec.ranks.world > 1 && spec.config.zero.stage == 3) || spec.sends_int8();
 }
 
 // The configured device, or else the planner's choice, decides which units have their own GPU
@@ -45,7 +46,7 @@ void settle_params(const RunSpec& spec, std::vector<UnitPlacement>& places) {
     if (frozen)  // the ends always have their own buffers, so the host needs no copy
       place.resident |= unit == 0 || unit + 1 == places.size();
     else
-      place.resident |= spec.ranks.world == 1 ? place.gpu_elements > 0 : !shards;
+      place.resident |= spec.ranks.world == 1 ? place.gpu_elements > 0 && !shards : !shards;
     place.resident &= may_stay;
     if (frozen && place.resident) place.params_on_nvme = false;
   }

@@ -58,6 +58,9 @@ struct RunSpec {
   // The planner's choice for gradients, if the configuration leaves it open: to NVMe.
   bool moves_gradients = false;
 
+  // The planner's choice for copies on hosts, if the configuration leaves it open.
+  bool copies_on_gpu = false;
+
   // The shard of a unit's trained parameters.
   offload::UnitShard shard(int unit) const {
     return offload::shard_of(model.layout(unit).elements, ranks);
@@ -66,6 +69,21 @@ struct RunSpec {
   // has all of them.
   offload::RankPart base_ranks() const {
     return config.zero.stage == 3 ? ranks : offload::RankPart();
+  }
+  // Whether trained units are rounded to 8 bits when they are gathered, even by one rank.
+  bool sends_int8() const {
+    return trains() && !model.has_frozen() &&
+           config.communication.weights == config::SentWeights::kInt8;
+  }
+  // Where each host keeps what it gathered of the streamed units; never kAuto.
+  config::HostCopy host_copies() const {
+    const config::HostCopy asked = config.communication.host_copy;
+    if (!trains() || ranks.hosts == 1 || config.zero.stage != 3) return config::HostCopy::kOff;
+    if (asked == config::HostCopy::kOff) return asked;
+    if (!on_gpu) return config::HostCopy::kRam;
+    if (asked == config::HostCopy::kAuto)
+      return copies_on_gpu ? config::HostCopy::kGpu : config::HostCopy::kRam;
+    return asked;
   }
   offload::Waves waves() const {
     const std::int64_t all = config.batch.accumulation;

@@ -121,7 +121,7 @@ Result<StatePlan> plan_state(const RunSpec& spec, std::span<const UnitPlacement>
   for (const UnitPlacement& place : places)
     resident.push_back(spec.model.has_frozen() ? spec.on_gpu : place.resident);
   plan.residency = offload::UnitResidency(spec.model.units(), optimizer.placement, resident,
-                                          /*is_sharded=*/spec.ranks.world > 1);
+                                          /*is_sharded=*/spec.ranks.world > 1 || spec.sends_int8());
   const OffloadDevice params = config.zero.offload_param.device;
   if ((params == OffloadDevice::kCpu || params == OffloadDevice::kNvme) &&
       plan.uses(offload::Tier::kGpu)) {

@@ -12,8 +12,9 @@
 namespace sluice::config {
 namespace {
 
-constexpr std::array<std::string_view, 14> kElsewhere = {"zero_optimization.",
+constexpr std::array<std::string_view, 15> kElsewhere = {"zero_optimization.",
                                                          "placement.",
+                                                         "communication.host_copy",
                                                          "aio.",
                                                          "budget.",
                                                          "run.",

@@ -121,6 +121,18 @@ struct Zero {
   std::int64_t model_persistence_threshold_elements = 0;
   std::int64_t max_live_elements = 0;
   std::int64_t max_reuse_distance_elements = 0;
+  std::int64_t hpz_partition_ranks = 1;  // 1: off; DeepSpeed's way to ask for a host copy
+  bool quantized_frozen = false;         // DeepSpeed's way to ask for int8 next to adapters
+};
+
+// How ranks send the parameters of a unit that they gather, and where a host keeps what it received
+// until they change.
+enum class SentWeights : std::uint8_t { kFull, kInt8 };
+enum class HostCopy : std::uint8_t { kOff, kGpu, kRam, kAuto };
+
+struct Communication {
+  SentWeights weights = SentWeights::kFull;
+  HostCopy host_copy = HostCopy::kOff;
 };
 
 struct Aio {
@@ -304,6 +316,7 @@ struct Config {
   double gradient_clipping_norm = 0;   // 0: none
   double gradient_clipping_value = 0;  // per element; 0: none
   Zero zero;
+  Communication communication;
   Aio aio;
   std::int64_t steps_per_print = 0;
   bool wall_clock_breakdown = false;

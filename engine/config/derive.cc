@@ -191,6 +191,49 @@ void derive_offload(Derivation& derivation) {
   }
 }
 
+// ZeRO++'s gathers are those of stage 3.
+void derive_communication(Derivation& derivation) {
+  Config& config = derivation.config;
+  Communication& asked = config.communication;
+  constexpr std::string_view kWeights = "communication.weights";
+  constexpr std::string_view kHostCopy = "communication.host_copy";
+  constexpr std::string_view kPartition = "zero_optimization.zero_hpz_partition_size";
+  constexpr std::string_view kFrozen = "zero_optimization.zero_quantized_nontrainable_weights";
+  const bool has_base = config.lora.rank > 0;
+  if (config.zero.quantized_frozen && !has_base) {
+    config.zero.quantized_frozen = false;
+    derivation.drop(kFrozen, "no parameters are frozen without recipe.lora", true);
+  }
+  if (config.zero.quantized_frozen && !derivation.given(kWeights)) {
+    asked.weights = SentWeights::kInt8;
+    derivation.note(kWeights, std::string(kFrozen));
+  }
+  if (config.zero.hpz_partition_ranks > 1 && !derivation.given(kHostCopy)) {
+    asked.host_copy = HostCopy::kAuto;
+    derivation.note(kHostCopy, std::string(kPartition));
+  }
+  if (config.world_size % config.zero.hpz_partition_ranks != 0 && config.world_size > 1) {
+    derivation.reject(std::string(kPartition) + " " +
+                      std::to_string(config.zero.hpz_partition_ranks) + " does not divide the " +
+                      std::to_string(config.world_size) +
+                      " ranks: set it to the number of ranks of each host, or to 1");
+  }
+  if (asked.weights == SentWeights::kInt8 && config.zero.stage != 3) {
+    derivation.reject(
+        "communication.weights int8 (zero_quantized_weights) is for gathers of stage 3: set "
+        "zero_optimization.stage to 3");
+  }
+  if (asked.weights == SentWeights::kInt8 && has_base && config.lora.base_bits < 16) {
+    derivation.note(kWeights, "the frozen model is gathered in the " +
+                                  std::to_string(config.lora.base_bits) +
+                                  " bits that it is stored in");
+  }
+  if (asked.host_copy != HostCopy::kOff && config.zero.stage != 3) {
+    asked.host_copy = HostCopy::kOff;
+    derivation.drop(kHostCopy, "each rank keeps whole parameters below stage 3");
+  }
+}
+
 // Continues advice to shorten sequences.
 std::string raised_context(const Model& model) {
   const engine::ModelShape shape = model.shape();
@@ -331,6 +374,7 @@ void derive_all(Derivation& derivation) {
   derive_parameter_groups(derivation);
   derive_bucket_sizes(derivation);
   derive_offload(derivation);
+  derive_communication(derivation);
   check_nvme_paths(derivation);
   derive_run(derivation);
   derive_evaluations(derivation);

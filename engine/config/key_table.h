@@ -60,7 +60,8 @@ using Field = std::variant<
     Accessor<WarmupType>, Accessor<DecayType>, Accessor<OffloadDevice>, Accessor<TokenType>,
     Accessor<Device>, Accessor<Tristate>, Accessor<IoBackendChoice>, Accessor<DecayedParameters>,
     Accessor<MomentType>, Accessor<NonFiniteStep>, Accessor<LaterCheckpoints>,
-    Accessor<LongDocuments>, Accessor<WeightGradients>, Accessor<std::vector<ParameterGroup>>>;
+    Accessor<LongDocuments>, Accessor<WeightGradients>, Accessor<SentWeights>,
+    Accessor<HostCopy>, Accessor<std::vector<ParameterGroup>>>;
 
 struct Range {
   double minimum = -std::numeric_limits<double>::infinity();

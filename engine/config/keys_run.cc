@@ -368,6 +368,24 @@ constexpr Key kRows[] = {
                   "they were not measured",
      .meaning = "how stripes are distributed over several budget.nvme_paths: [3, 1] puts three on "
                 "the first for each one on the second"},
+
+    {.path = "communication.weights",
+     .field = SLUICE_FIELD(communication.weights),
+     .default_json = "\"full\"",
+     .choices = "full|int8",
+     .meaning = "how ranks gather parameters at stage 3: full sends them in the type they are "
+                "computed with, int8 in 8 bits with a scale for each 128, which halves what is "
+                "sent (ZeRO++'s qwZ). Every rank computes with the rounded values, on any number "
+                "of ranks; norms and biases are not rounded, nor are master weights. With "
+                "recipe.lora it is the frozen model that is rounded"},
+    {.path = "communication.host_copy",
+     .field = SLUICE_FIELD(communication.host_copy),
+     .default_json = "\"off\"",
+     .choices = "off|gpu|ram|auto",
+     .meaning = "where each host keeps a copy of the parameters that it has gathered, divided "
+                "among its ranks, so that they cross the network once per step (ZeRO++'s hpZ): "
+                "auto is the GPU where the plan has room, else RAM. Without effect on one host; "
+                "results do not depend on it"},
 };
 
 constexpr auto kKeys = [] {

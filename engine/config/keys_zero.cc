@@ -13,7 +13,7 @@ constexpr std::string_view kSuperchip =
     "the plan divides work between CPU and GPU from measurements";
 constexpr std::string_view kModules =
     "it configures hooks on PyTorch modules; Sluice divides its models into units by itself";
-constexpr std::string_view kQuantized = "Sluice does not quantise what ranks exchange";
+constexpr std::string_view kQuantized = "Sluice does not quantise the gradients that ranks exchange";
 
 constexpr Key kKeys[] = {
     {.path = "zero_optimization.stage",
@@ -271,8 +271,12 @@ constexpr Key kKeys[] = {
      .treatment = Treatment::kIgnored,
      .reason = "checkpoints are always loaded in a pipeline"},
     {.path = "zero_optimization.zero_hpz_partition_size",
-     .treatment = Treatment::kIgnored,
-     .reason = kCollectives},
+     .field = SLUICE_FIELD(zero.hpz_partition_ranks),
+     .default_json = "1",
+     .range = kPositive,
+     .unit = "ranks",
+     .meaning = "ranks of each host, to keep a copy of gathered parameters on each host "
+                "(communication.host_copy auto); 1 keeps none"},
     {.path = "zero_optimization.mics_shard_size",
      .treatment = Treatment::kIgnored,
      .reason = kCollectives},
@@ -280,11 +284,13 @@ constexpr Key kKeys[] = {
      .treatment = Treatment::kIgnored,
      .reason = kCollectives},
     {.path = "zero_optimization.zero_quantized_weights",
-     .treatment = Treatment::kIgnored,
-     .reason = kQuantized},
+     .treatment = Treatment::kAlias,
+     .alias_of = "communication.weights"},
     {.path = "zero_optimization.zero_quantized_nontrainable_weights",
-     .treatment = Treatment::kIgnored,
-     .reason = kQuantized},
+     .field = SLUICE_FIELD(zero.quantized_frozen),
+     .default_json = "false",
+     .meaning = "with recipe.lora, the frozen model is gathered in 8 bits: the same as "
+                "communication.weights int8 there"},
     {.path = "zero_optimization.zero_quantized_gradients",
      .treatment = Treatment::kIgnored,
      .reason = kQuantized},

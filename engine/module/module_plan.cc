@@ -7,6 +7,7 @@
 #include "aio/units.h"
 #include "engine/budget/gradient_plan.h"
 #include "engine/device/gpu.h"
+#include "engine/plan/shared_placement.h"
 #include "engine/plan/report/plan_report.h"
 #include "engine/preflight/host_shares.h"
 #include "engine/preflight/machine_facts.h"

@@ -185,17 +185,22 @@ Result<PlacedRun> place_with(const PlanSubject& subject, PlanMachine machine) {
   const TierBytes budget = budget_on(machine, subject);
   SLUICE_ASSIGN_OR_RETURN(Candidate best, best_candidate(subject, subject.config, machine.report,
                                                          budget.beyond(subject.outside.bytes)));
-  SLUICE_ASSIGN_OR_RETURN(
-      MemoryPlan memory, plan_memory(subject.config, subject.model,
-                                     {.on_gpu = subject.on_gpu,
-                                      .places = best.placement.places,
-                                      .block_slots = best.input.step.slots(),
-                                      .wave_micro_batches = best.input.step.waves.of_a_wave,
-                                      .ranks = subject.ranks.part(0),
-                                      .names = subject.names,
-                                      .keeps_sums = subject.is_module,
-                                      .moves_gradients = StepChoice::of(best.input).moves_gradients,
-                                      .nvme_weights = machine.stripes.chosen()}));
+  PlanOptions options{.on_gpu = subject.on_gpu,
+                      .places = best.placement.places,
+                      .block_slots = best.input.step.slots(),
+                      .wave_micro_batches = best.input.step.waves.of_a_wave,
+                      .ranks = subject.ranks.part(0),
+                      .names = subject.names,
+                      .keeps_sums = subject.is_module,
+                      .moves_gradients = StepChoice::of(best.input).moves_gradients,
+                      .nvme_weights = machine.stripes.chosen()};
+  SLUICE_ASSIGN_OR_RETURN(MemoryPlan memory, plan_memory(subject.config, subject.model, options));
+  if (subject.config.communication.host_copy == config::HostCopy::kAuto) {
+    // What is gathered stays on the GPU where the placement leaves room for it.
+    options.copies_on_gpu = true;
+    SLUICE_ASSIGN_OR_RETURN(MemoryPlan on_gpu, plan_memory(subject.config, subject.model, options));
+    if (on_gpu.gpu_bytes() <= best.input.budget.gpu) memory = std::move(on_gpu);
+  }
   return PlacedRun{.machine = std::move(machine),
                    .budget = budget,
                    .input = std::move(best.input),

@@ -53,7 +53,7 @@ offload::PlacementRules rules_of(const RunSpec& spec, const MemoryPlan& sizes) {
   rules.params_on_nvme = !config.param_nvme_paths().empty();
   rules.params = tier_of(config.zero.offload_param.device);
   if (!on_gpu && rules.params == offload::Tier::kGpu) rules.params = offload::Tier::kCpu;
-  if (spec.ranks.world > 1 && !spec.model.has_frozen())
+  if ((spec.ranks.world > 1 && !spec.model.has_frozen()) || spec.sends_int8())
     rules.resident = on_gpu && config.zero.stage < 3 ? Tristate::kOn : Tristate::kOff;
   rules.recompute = config.placement.recompute;
   rules.unit_inputs_to_cpu = config.placement.unit_inputs_to_cpu;
@@ -98,6 +98,8 @@ class Input {
                        .keeps_sums = question_.keeps_sums,
                        .moves_gradients = question_.moves_gradients};
     input_.step.ranks = question_.ranks;
+    gathering_ = Gathering::of(spec);
+    input_.step.keeps_host_copies = gathering_.keeps_copies();
     if (question_.on_gpu) input_.step.exchanged_bytes = kExchangedBytes;
     input_.step.waves = spec.waves();
     input_.step.sums = spec.sum_order();
@@ -217,7 +219,10 @@ class Input {
         .whole_elements = offload::gathered_elements(layout.elements, question_.ranks.world),
         .reduce_s = reduce_s(layout, widths.grad),
         .gathered_frozen_bytes =
-            base_form_.is_sharded() ? base_form_.gathered_bytes(question_.model.frozen(unit)) : 0};
+            base_form_.is_sharded() ? base_form_.gathered_bytes(question_.model.frozen(unit)) : 0,
+        .sent_bytes = gathering_.in_int8
+                          ? sent_unit(layout, base_form_.form, question_.ranks.world).bytes()
+                          : 0};
     if (is_block) {
       const PassShape pass{.micro_batch = question_.config.batch.micro,
                            .tokens = question_.config.data.sequence_tokens,
@@ -251,6 +256,7 @@ class Input {
 
   const PlannerQuestion& question_;
   BaseForm base_form_;
+  Gathering gathering_;
   offload::PlannerInput input_;
 };
 

@@ -32,7 +32,8 @@ SharedPlacement placement_of(const json& content) {
                       .block_slots = content.at("block_slots").get<int>(),
                       .wave_micro_batches = content.at("wave_micro_batches").get<std::int64_t>(),
                       .nvme_weights = content.at("nvme_weights").get<std::vector<int>>(),
-                      .moves_gradients = content.at("moves_gradients").get<bool>()};
+                      .moves_gradients = content.at("moves_gradients").get<bool>(),
+                      .copies_on_gpu = content.value("copies_on_gpu", false)};
   for (const json& place : content.at("places")) all.places.push_back(place_of(place));
   return all;
 }
@@ -54,18 +55,20 @@ SharedPlacement SharedPlacement::of(const RunPlan& plan) {
           .block_slots = plan.input.step.slots(),
           .wave_micro_batches = plan.input.step.waves.of_a_wave,
           .nvme_weights = plan.stripes.chosen(),
-          .moves_gradients = plan.memory.gradients.has_value()};
+          .moves_gradients = plan.memory.gradients.has_value(),
+          .copies_on_gpu = plan.memory.gathering.copies == config::HostCopy::kGpu};
 }
 
 std::string SharedPlacement::to_text() const {
   json all = json::array();
   for (const UnitPlacement& place : places) all.push_back(json_of(place));
-  return json{{"places", std::move(all)},
-              {"block_slots", block_slots},
-              {"wave_micro_batches", wave_micro_batches},
-              {"nvme_weights", nvme_weights},
-              {"moves_gradients", moves_gradients}}
-      .dump();
+  json content{{"places", std::move(all)},
+               {"block_slots", block_slots},
+               {"wave_micro_batches", wave_micro_batches},
+               {"nvme_weights", nvme_weights},
+               {"moves_gradients", moves_gradients}};
+  if (copies_on_gpu) content["copies_on_gpu"] = true;  // earlier programs read all other texts
+  return content.dump();
 }
 
 Result<SharedPlacement> SharedPlacement::parse(const std::string& text) {
@@ -92,6 +95,7 @@ Result<PlanOptions> SharedPlacement::options(const ModelLayout& model,
                       .wave_micro_batches = wave_micro_batches,
                       .ranks = part,
                       .moves_gradients = moves_gradients,
+                      .copies_on_gpu = copies_on_gpu,
                       .nvme_weights = nvme_weights};
   for (int unit = 0; unit < model.units(); ++unit)
     shorten_to(offload::shard_of(model.layout(unit).elements, part).elements,

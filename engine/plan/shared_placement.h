@@ -25,6 +25,7 @@ struct SharedPlacement {
   std::int64_t wave_micro_batches = 0;
   std::vector<int> nvme_weights;
   bool moves_gradients = false;  // RunSpec::moves_gradients
+  bool copies_on_gpu = false;    // RunSpec::copies_on_gpu
 
   static SharedPlacement of(const RunPlan& plan);
   // JSON. parse() takes any text, and returns kCorrupt if to_text() did not write it.

@@ -17,8 +17,9 @@ namespace {
 std::unique_ptr<UnitParameters> make_cpu_unit_parameters(const BaseForm& form,
                                                          const ModelLayout& model,
                                                          offload::ParamOffloader& params,
-                                                         Communicator& link) {
-  return std::make_unique<CpuUnitParameters>(model, form, params, link);
+                                                         Communicator& link,
+                                                         const Gathering& gathering) {
+  return std::make_unique<CpuUnitParameters>(model, form, params, link, gathering);
 }
 
 }  // namespace
@@ -45,7 +46,11 @@ Result<RunDrives> open_drives(const config::Config& config, aio::IoObserver* obs
 }
 
 Status GpuRanks::connect(const MemoryPlan& plan, RankLink& ranks) {
-  if (ranks.part.world == 1 || !plan.cuda) return {};
+  if (!plan.cuda) return {};
+  if (ranks.part.world == 1) {
+    if (plan.gathering.in_int8) alone_ = make_cuda_rank_link(ranks);
+    return {};
+  }
   SLUICE_ASSIGN_OR_RETURN(link_, make_gpu_communicator(*ranks.link));
   ranks.link = link_.get();
   cuda_ = make_cuda_rank_link(ranks);
@@ -118,7 +123,7 @@ Result<std::unique_ptr<UnitParameters>> make_unit_parameters(const MemoryPlan& p
                                                              CudaRankLink* link, TraceLog* trace) {
   if (plan.cuda) return make_cuda_unit_parameters(model, slot_options(plan), params, link, trace);
   return make_cpu_unit_parameters({.form = plan.types.form, .ranks = ranks.part}, model, params,
-                                  *ranks.link);
+                                  *ranks.link, plan.base ? Gathering() : plan.gathering);
 }
 
 Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(
@@ -127,7 +132,7 @@ Result<std::unique_ptr<UnitParameters>> make_base_unit_parameters(
   if (plan.cuda)
     return make_cuda_unit_parameters(base, base_slot_options(plan), params,
                                      plan.base->form.is_sharded() ? link : nullptr, trace);
-  return make_cpu_unit_parameters(plan.base->form, base, params, *ranks.link);
+  return make_cpu_unit_parameters(plan.base->form, base, params, *ranks.link, plan.gathering);
 }
 
 }  // namespace sluice::engine

@@ -40,10 +40,14 @@ class GpuRanks {
   // else through the original link, which must outlive it.
   Status connect(const MemoryPlan& plan, RankLink& ranks);
   CudaRankLink* get() const { return cuda_.get(); }  // null: empty
+  // The link that units are gathered over. With one rank whose units are rounded as if they were
+  // gathered, it is to itself.
+  CudaRankLink* of_units() const { return cuda_ ? cuda_.get() : alone_.get(); }
 
  private:
   std::unique_ptr<Communicator> link_;
   std::shared_ptr<CudaRankLink> cuda_;
+  std::shared_ptr<CudaRankLink> alone_;
 };
 
 // The offloaders' options, from the plan. If there is a GPU their memory is pinned for its copies.

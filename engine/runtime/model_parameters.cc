@@ -378,6 +378,7 @@ Status BaseParameters::load(const config::Config& config, aio::IoQueue& queue,
           },
       .progress = progress};
   for (int unit = 0; unit < layout_.units(); ++unit) SLUICE_RETURN_IF_ERROR(load_unit(unit, load));
+  device_->invalidate();
   return params_->drain();
 }
 

@@ -88,7 +88,7 @@ Status Resources::make_forward(const config::Config& config, const Environment& 
                                             .base_executor = gradient_executor_.get(),
                                             .trace = &trace_,
                                             .ranks = ranks_,
-                                            .cuda_ranks = cuda_ranks_.get()}));
+                                            .cuda_ranks = cuda_ranks_.of_units()}));
   if (environment.frozen) {
     SLUICE_ASSIGN_OR_RETURN(
         frozen_, ModelParameters::create(*environment.frozen->plan, *environment.frozen->model,

@@ -38,6 +38,7 @@ std::uint64_t RunState::elements() const {
 
 Status RunState::amend(std::span<const int> units, const Fill& change) const {
   UnitBinding binding({params, this->units}, UnitBinding::Access::kUpdate, *model);
+  this->units->invalidate();
   return optimizer->amend(binding, units, [&](int unit, const offload::StateSlice& slice) {
     return for_each_part(model->layout(unit), slice, change);
   });
@@ -49,6 +50,7 @@ Status RunState::set(const Fill& fill, offload::Calls calls, const Progress& pro
   std::uint64_t done = 0;
   std::mutex progress_mutex;  // guards done, and serializes progress()
   UnitBinding binding({params, units}, UnitBinding::Access::kReplace, *model);
+  units->invalidate();
   const auto fill_and_count = [&](int unit, const offload::StateSlice& slice) -> Status {
     SLUICE_RETURN_IF_ERROR(for_each_part(model->layout(unit), slice, fill));
     const std::lock_guard lock(progress_mutex);

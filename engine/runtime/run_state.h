@@ -37,7 +37,7 @@ struct RunState {
   std::uint64_t elements() const;
 
   // Sets the state of one parameter's elements; the moments are zero on entry. `after_step`: see
-  // OptimizerOffloader::restore().
+  // OptimizerOffloader::restore(). Like amend(), invalidates what units were gathered from before.
   using Fill = std::function<Status(const ParameterSpec&, const offload::StateSlice&)>;
   // Gets the number of elements done, one call at a time, on any thread. An error that it returns
   // ends the operation.

@@ -43,15 +43,17 @@ CudaRankLink::CudaRankLink(const RankLink& ranks)
 CudaRankLink::~CudaRankLink() { static_cast<void>(cudaStreamSynchronize(stream_.stream())); }
 
 Status CudaRankLink::gather(std::span<const std::byte> piece, std::byte* place,
-                            const Traced& traced) {
-  const std::uint64_t bytes = piece.size() * world_of(ranks_);
+                            const Traced& traced, ProcessGroup group) {
+  const std::uint64_t bytes =
+      piece.size() * static_cast<std::uint64_t>(ranks_.link->world_size(group));
   const CudaCopySpan span({.trace = traced.log,
                            .track = TraceTrack::kLink,
                            .phase = "gather",
                            .name = traced.name,
                            .bytes = bytes},
                           stream_.stream());
-  return ranks_.link->all_gather(piece, {place, bytes}, {.stream = stream_.stream()});
+  return ranks_.link->all_gather(piece, {place, bytes},
+                                 {.group = group, .stream = stream_.stream()});
 }
 
 void CudaRankLink::make_scratch(std::uint64_t bytes, const offload::SumOrder& order) {

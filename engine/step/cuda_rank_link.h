@@ -38,9 +38,10 @@ class CudaRankLink {
     TraceLog* log = nullptr;
     const char* name = "";
   };
-  // Gathers all ranks' pieces, each of piece.size(), into `place`. `piece` is this rank's, and may
-  // already be in its position there.
-  Status gather(std::span<const std::byte> piece, std::byte* place, const Traced& traced);
+  // Gathers the pieces of all ranks of the group, each of piece.size(), into `place`. `piece` is
+  // this rank's, and may already be in its position there.
+  Status gather(std::span<const std::byte> piece, std::byte* place, const Traced& traced,
+                ProcessGroup group = ProcessGroup::kWorld);
 
   // Allocates the scratch buffer for reduce(), which adds in this order. Call it before the first
   // reduce().

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "aio/check.h"
@@ -14,6 +16,7 @@
 #include "engine/model/torch_types.h"
 #include "engine/step/cuda_rank_link.h"
 #include "engine/step/cuda_step.h"
+#include "engine/step/cuda_unit_gather.h"
 #include "offload/params/block_codec.h"
 #include "offload/params/block_codec_cuda.h"
 
@@ -56,6 +59,7 @@ class CudaUnitParameters final : public UnitParameters {
     }
     unpacked_lender_ = zeroed(footprint_.unpacked().lender_bytes());
     unpacked_ = zeroed(footprint_.unpacked().other_bytes());
+    if (link_ != nullptr) gather_.emplace(model, options_, *link_, trace);
     rank_streamed_blocks();
   }
 
@@ -119,10 +123,12 @@ class CudaUnitParameters final : public UnitParameters {
     return forward ? it.streamed_rank < slots : it.streamed_rank >= streamed_blocks_ - slots;
   }
   void invalidate() override {
+    if (gather_) gather_->invalidate();
     for (auto& slot : slots_) {
-      const bool updated_here = link_ == nullptr && slot->owner != kNobody &&
-                                !options_.residency.has_host_state(slot->owner);
-      if (!updated_here) slot->unit = kNobody;
+      const bool stays = link_ == nullptr && slot->owner != kNobody &&
+                         !options_.residency.has_host_state(slot->owner);
+      const bool never_changes = options_.is_frozen && slot->owner != kNobody;
+      if (!stays && !never_changes) slot->unit = kNobody;
     }
   }
 
@@ -247,9 +253,12 @@ class CudaUnitParameters final : public UnitParameters {
   Status gather(Slot& slot, int unit) {
     if (link_ == nullptr) return {};
     slot.used.block(link_->stream());
-    SLUICE_RETURN_IF_ERROR(link_->gather(
-        {shard_of(slot, unit), piece_bytes(unit)}, static_cast<std::byte*>(slot.memory),
-        {.log = trace_, .name = model_.layout(unit).name.c_str()}));
+    if (options_.ranks.world == 1) {  // updates of state on the GPU are on the compute stream
+      linked_.record(c10::cuda::getCurrentCUDAStream());
+      linked_.block(link_->stream());
+    }
+    SLUICE_RETURN_IF_ERROR(gather_->gather(unit, {shard_of(slot, unit), piece_bytes(unit)},
+                                           static_cast<std::byte*>(slot.memory)));
     slot.loaded.record(link_->stream());
     return {};
   }
@@ -372,7 +381,9 @@ class CudaUnitParameters final : public UnitParameters {
 
   Status load(int unit, int index) {
     Slot& slot = slot_at(index);
-    if (comes_from_host(unit)) SLUICE_RETURN_IF_ERROR(copy_from_host(slot, unit));
+    const bool has_copy = gather_ && gather_->has_copy(unit);
+    if (comes_from_host(unit) && !has_copy)
+      SLUICE_RETURN_IF_ERROR(copy_from_host(slot, unit));
     SLUICE_RETURN_IF_ERROR(gather(slot, unit));
     slot.unit = unit;
     slot.last_use = ++uses_;
@@ -418,6 +429,7 @@ class CudaUnitParameters final : public UnitParameters {
   std::vector<at::Tensor> shared_;  // one per slot
   at::Tensor unpacked_lender_;      // UnpackedBuffers of an encoded base; else empty
   at::Tensor unpacked_;
+  std::optional<CudaUnitGather> gather_;  // none: there is one rank, and nothing is rounded
   std::vector<Unit> units_;
   std::vector<std::unique_ptr<Slot>> slots_;
   int streamed_blocks_ = 0;

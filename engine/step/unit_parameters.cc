@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "aio/check.h"
+#include "engine/budget/gpu_plan.h"
 #include "engine/step/train_error.h"
 
 namespace sluice::engine {
@@ -37,6 +38,18 @@ void FetchedUnits::abandon() noexcept {
     }
   }
   fetched_.clear();
+}
+
+UnitCopies::UnitCopies(const ModelLayout& model, const BaseForm& form, const Gathering& gathering,
+                       const offload::UnitResidency& residency) {
+  if (!gathering.keeps_copies() || !form.is_sharded()) return;
+  for (int unit = 0; unit < model.units(); ++unit) {
+    const UnitLayout& layout = model.layout(unit);
+    const bool passes = !residency.resident(unit);
+    units_.push_back(
+        {.offset = bytes_, .bytes = passes ? copy_bytes(layout, form, gathering) : 0});
+    if (passes) bytes_ += copy_place_bytes(layout, form, gathering);
+  }
 }
 
 offload::ProgramUnits program_units(const ModelLayout& model) {

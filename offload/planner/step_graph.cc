@@ -155,6 +155,7 @@ void StepGraph::add(const StepOperation& it) {
 
 void StepGraph::fetch(int unit) {
   if (link_.overlaps_compute()) link_.update(unit, gate(unit));
+  link_.change(unit);
   const TaskId brought = params_.bring(unit, gate(unit), fetched_.units);
   fetched_.own = params_.refresh(unit, gate(unit), brought);
 }

@@ -7,6 +7,7 @@ namespace sluice::offload {
 
 StepLink::StepLink(const StepInputs& inputs, StepTasks& tasks) : inputs_(inputs), tasks_(tasks) {
   if (!is_used()) return;
+  copied_.assign(inputs.units.size(), false);
   sums_.assign(inputs.units.size(), 1);
   for (const UnitCost& unit : inputs.units)
     for (const int lender : unit.lenders) ++sums_[static_cast<std::size_t>(lender)];
@@ -24,18 +25,35 @@ void StepLink::update(int unit, TaskId gate) {
       static_cast<double>(elements) / inputs_.speeds.gpu_adamw_elements_per_s, gate, kNoTask);
 }
 
+// The ranks that a unit is gathered from: of all hosts, or of this one.
+Topology StepLink::ranks_with(bool has_copy) const {
+  const Topology& all = inputs_.options.ranks;
+  if (!has_copy || !inputs_.options.keeps_host_copies) return all;
+  return {.world = all.local_world, .local_world = all.local_world};
+}
+
+void StepLink::change(int unit) {
+  if (is_used()) copied_[static_cast<std::size_t>(unit)] = false;
+}
+
 TaskId StepLink::gather(int unit, TaskId ready, TaskId free) {
-  return gather_bytes(unit, inputs_.whole_elements(unit) * inputs_.options.bytes.param, ready,
-                      free);
+  const auto index = static_cast<std::size_t>(unit);
+  const auto sent = static_cast<double>(inputs_.unit(unit).sent_bytes);
+  const double whole = inputs_.whole_elements(unit) * inputs_.options.bytes.param;
+  const bool has_copy = copied_[index];
+  // Adapters are gathered once, or are few.
+  copied_[index] = !inputs_.unit(unit).is_frozen();
+  return gather_bytes(unit, sent > 0 ? sent : whole, ranks_with(has_copy), ready, free);
 }
 
 TaskId StepLink::gather_frozen(int unit, TaskId ready, TaskId free) {
-  return gather_bytes(unit, static_cast<double>(inputs_.unit(unit).gathered_frozen_bytes), ready,
-                      free);
+  constexpr bool kHasCopy = true;  // since the first step
+  return gather_bytes(unit, static_cast<double>(inputs_.unit(unit).gathered_frozen_bytes),
+                      ranks_with(kHasCopy), ready, free);
 }
 
-TaskId StepLink::gather_bytes(int unit, double bytes, TaskId ready, TaskId free) {
-  const Topology& ranks = inputs_.options.ranks;
+TaskId StepLink::gather_bytes(int unit, double bytes, const Topology& ranks, TaskId ready,
+                              TaskId free) {
   if (bytes == 0) return kNoTask;
   tasks_.count_received(received_bytes(ranks, bytes));
   add(StepTask::kGather, unit, gather_s(inputs_.speeds.link, ranks, bytes), ready, free);

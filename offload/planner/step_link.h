@@ -29,17 +29,21 @@ class StepLink {
   // destination is `free`. kNoTask: the unit has no trained parameters.
   TaskId gather(int unit, TaskId ready, TaskId free);
   TaskId gather_frozen(int unit, TaskId ready, TaskId free);  // the same for frozen parameters
+  // The unit has other trained parameters than hosts have copies of.
+  void change(int unit);
   // Exchanges the ranks' sums, one for each unit that adds to them, once the last is `computed`.
   // Then adds and casts them, once there is a place for the result (`stage`).
   TaskId reduce(int unit, TaskId computed, TaskId stage);
 
  private:
-  TaskId gather_bytes(int unit, double bytes, TaskId ready, TaskId free);
+  TaskId gather_bytes(int unit, double bytes, const Topology& ranks, TaskId ready, TaskId free);
+  Topology ranks_with(bool has_copy) const;
   void add(StepTask kind, int unit, double work, TaskId first, TaskId second);
 
   const StepInputs& inputs_;
   StepTasks& tasks_;
-  std::vector<int> sums_;  // by unit: its own sum, and one for each unit that borrows from it
+  std::vector<bool> copied_;  // by unit: hosts have copies
+  std::vector<int> sums_;     // by unit: its own sum, and one for each unit that borrows from it
   TaskId last_ = kNoTask;
 };
 

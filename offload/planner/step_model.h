@@ -68,6 +68,8 @@ struct UnitCost {
   double reduce_s = 0;
   // Bytes of the gathered unit's frozen parameters if frozen_bytes is the size of a shard; else 0.
   std::uint64_t gathered_frozen_bytes = 0;
+  // Bytes of the gathered unit's trained parameters as they are sent; 0: those of whole_elements.
+  std::uint64_t sent_bytes = 0;
 
   // Elements that are streamed. Trained parameters next to frozen ones are few, and stay on the
   // GPU.
@@ -120,6 +122,9 @@ struct StepModelOptions {
   int kept_sums = 0;          // of a unit, for which a place on NVMe has room (HeldSums::kept)
   StepBytes bytes;
   Topology ranks;
+  // With several hosts: a host keeps what it gathered, so that a unit's later gathers in a step do
+  // not cross the network.
+  bool keeps_host_copies = false;
   std::uint64_t exchanged_bytes = 0;  // per call, for a gradient sum; 0: all in one call
 
   int slots() const { return prefetch_units + 1; }

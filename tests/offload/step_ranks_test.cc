@@ -82,6 +82,27 @@ TEST(StepRanks, MakeTheHostThatComputesWaitForEach) {
   EXPECT_NEAR(step.link_exposed_s, 10, kSameTime);
 }
 
+// Two hosts of two ranks: what they receive, and the time on the network of a host.
+TEST(StepRanks, SendLessIn8BitsAndWithCopiesOnTheirHosts) {
+  auto units = sharded_units();
+  const auto places = shards_on_cpu(units);
+  MachineSpeeds speeds = machine_of_two();
+  speeds.bus = {};
+  speeds.link.network_bytes_per_s = 10;
+  StepModelOptions options{.ranks = {.world = 4, .local_world = 2}};
+  const double sums = 80 * 4 * 3 / 4.0;
+  const StepPrediction plain = predict_step(units, places, speeds, options);
+  EXPECT_NEAR(plain.link_bytes, (80 + 40) * 2 * 3 / 4.0 + sums, kSameTime);
+  options.keeps_host_copies = true;
+  const StepPrediction copies = predict_step(units, places, speeds, options);
+  EXPECT_NEAR(copies.link_bytes, 80 * 2 * 3 / 4.0 + 40 * 2 / 2.0 + sums, kSameTime);
+  // The block's 80 bytes for backward: half of them over the network, or from the other rank.
+  EXPECT_NEAR(plain.step_s - copies.step_s, 40 / 10.0 - 40 / 20.0, kSameTime);
+  for (UnitCost& unit : units) unit.sent_bytes = unit.whole_elements;
+  const StepPrediction both = predict_step(units, places, speeds, options);
+  EXPECT_NEAR(both.link_bytes, 80 * 3 / 4.0 + 40 / 2.0 + sums, kSameTime);
+}
+
 TEST(StepRanks, UpdateAShardOnTheGpuBeforeItIsGathered) {
   const auto units = sharded_units();
   std::vector<UnitPlacement> places;

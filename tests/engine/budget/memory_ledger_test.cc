@@ -119,6 +119,10 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
               slots.resident_bytes() + slots.shard_bytes() + of_base.resident_bytes());
     EXPECT_EQ(amounts.gpu.slots, slots.all_slot_bytes(plan.fetching.block_slots) +
                                      of_base.all_slot_bytes(plan.fetching.block_slots));
+    const std::uint64_t copies = slots.copy_bytes() + of_base.copy_bytes();
+    const bool on_gpu = plan.gathering.copies == config::HostCopy::kGpu;
+    EXPECT_EQ(amounts.gpu.param_copies, on_gpu ? copies : 0);
+    EXPECT_EQ(amounts.host.param_copies, on_gpu ? 0 : copies);
     const SinkFootprint gradients = SinkFootprint::of(model_, sink_options(plan));
     EXPECT_EQ(amounts.gpu.gradients, gradients.gpu_bytes());
     EXPECT_EQ(amounts.host.gradients, gradients.host_bytes());
@@ -133,8 +137,17 @@ class MemoryLedgerTest : public testing::TestWithParam<Case> {
   void expect_slots_of_the_host(const MemoryPlan& plan, const MemoryAmounts& amounts) const {
     const offload::ElementType type = plan.types.compute();
     std::uint64_t slots = 0;
-    if (plan.ranks.world > 1) slots += GatheredBuffers(model_, type, plan.ranks.world).bytes();
+    if (plan.ranks.world > 1 || plan.gathering.in_int8)
+      slots += GatheredBuffers(model_, type, plan.ranks.world).bytes();
     if (plan.base) slots += GatheredBuffers(model_.base(), plan.base->form).bytes();
+    const ModelLayout& passing = plan.base ? model_.base() : model_;
+    const BaseForm form =
+        plan.base ? plan.base->form : BaseForm{.form = plan.types.form, .ranks = plan.ranks};
+    slots += pieces_buffer_bytes(passing, form, plan.gathering);
+    std::uint64_t copies = 0;
+    for (int unit = 0; unit < passing.units(); ++unit)
+      copies += copy_place_bytes(passing.layout(unit), form, plan.gathering);
+    EXPECT_EQ(amounts.host.param_copies, copies);
     if (plan.base && plan.base->form.is_encoded())
       slots += UnpackedBuffers(model_.base(), type).bytes();
     EXPECT_EQ(amounts.host.param_slots, slots);
@@ -198,6 +211,8 @@ const std::vector<std::string> kNf4 = {"recipe.lora.base_bits=4"};
 const std::vector<std::string> kNf4Double = {"recipe.lora.base_bits=4",
                                              "recipe.lora.double_quant=true"};
 const std::vector<std::string> kAdapters = {"model.preset=qwen3-8b", "recipe.lora.rank=16"};
+const std::vector<std::string> kSentInt8 = {"zero_optimization.stage=3",
+                                            "communication.weights=int8"};
 const std::vector<std::string> kGradientsOnNvme = {"placement.gradients_to_nvme=on"};
 
 // What bitsandbytes takes for the matrices: 4.5 bits for a number, or 4.127 and two scales for each
@@ -244,6 +259,20 @@ TEST(BaseForm, HasARunOfGroupsForEachParameterThatBeginsOne) {
   const BaseForm int8{.codec = offload::BlockCodec::kInt8};
   EXPECT_EQ(int8.encoded(unit).groups, 0U);
   EXPECT_EQ(int8.run_from(unit, 30080).elements, 62976U + 16384 - 30080);
+}
+
+// A rank's part of a copy is the gathered unit over the ranks of its host, in the bytes that are
+// sent.
+TEST(Gathering, TakesAHostsShareOfWhatIsSent) {
+  const ModelLayout model = configured_layout(planned_config(kUntied), /*on_gpu=*/true);
+  const UnitLayout& block = model.layout(1);
+  const BaseForm form{.ranks = {.rank = 5, .world = 16, .hosts = 2}};
+  EXPECT_EQ(copy_bytes(block, form, {}), 0U);
+  const auto plain = copy_bytes(block, form, {.copies = config::HostCopy::kRam});
+  EXPECT_EQ(plain, form.gathered_bytes(block) / 8);
+  const auto int8 =
+      copy_bytes(block, form, {.in_int8 = true, .copies = config::HostCopy::kGpu});
+  EXPECT_NEAR(static_cast<double>(int8) / static_cast<double>(plain), 0.516, 0.002);
 }
 
 // The memory for a vocabulary of 152,064 rows that the host updates completely.
@@ -375,6 +404,38 @@ INSTANTIATE_TEST_SUITE_P(
                                           "zero_optimization.offload_param.device=nvme"},
              false,
              {.rank = 1, .world = 2}},
+        Case{"int8_of_one", kUntied + kSentInt8},
+        Case{"int8_of_one_on_gpu", kSentInt8 + devices("none", "none")},
+        Case{"int8_of_four",
+             kUntied + kSentInt8 +
+                 std::vector<std::string>{"run.lanes=4", "gradient_accumulation_steps=4"},
+             true,
+             {.rank = 3, .world = 4}},
+        Case{"int8_of_four_with_copies",
+             kUntied + kSentInt8 +
+                 std::vector<std::string>{"run.lanes=4", "gradient_accumulation_steps=4",
+                                          "communication.host_copy=gpu"},
+             true,
+             {.rank = 2, .world = 4, .hosts = 2}},
+        Case{"copies_in_ram",
+             kUntied + std::vector<std::string>{"zero_optimization.stage=3", "run.lanes=4",
+                                                "gradient_accumulation_steps=4",
+                                                "communication.host_copy=auto"},
+             true,
+             {.rank = 2, .world = 4, .hosts = 2}},
+        Case{"int8_on_hosts_with_copies",
+             kSentInt8 +
+                 std::vector<std::string>{"run.device=cpu", "run.lanes=4",
+                                          "gradient_accumulation_steps=4",
+                                          "communication.host_copy=auto"},
+             false,
+             {.rank = 2, .world = 4, .hosts = 4}},
+        Case{"adapters_with_copies",
+             kAdapters + kSentInt8 +
+                 std::vector<std::string>{"run.lanes=4", "gradient_accumulation_steps=4",
+                                          "communication.host_copy=gpu"},
+             true,
+             {.rank = 1, .world = 4, .hosts = 2}},
         Case{"gradients_on_nvme", kUntied + kGradientsOnNvme},
         Case{"gradients_on_nvme_fp32_waves",
              kLlama + kGradientsOnNvme +

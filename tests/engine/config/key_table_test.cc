@@ -94,6 +94,12 @@ Json surroundings(const Key& key) {
   if (key.path.ends_with(".device")) put(root, "budget.nvme_paths", "/nvme");
   if (key.path == "placement.nvme_weights") put(root, "budget.nvme_paths", Json({"/a", "/b"}));
   if (key.path == "fp8.enabled") put(root, "bf16.enabled", true);
+  if (key.path.starts_with("communication.")) put(root, "zero_optimization.stage", 3);
+  if (key.path == "zero_optimization.zero_quantized_nontrainable_weights") {
+    put(root, "model.preset", "qwen3-0.6b");
+    put(root, "recipe.lora.rank", 2);
+    put(root, "zero_optimization.stage", 3);
+  }
   if (key.path == "placement.optimizer_fractions") {
     put(root, "budget.nvme_paths", "/nvme");
     put(root, "zero_optimization.offload_optimizer.device", "auto");

@@ -1,0 +1,284 @@
+// Gathers in 8 bits and copies on hosts, on ranks that are threads of this machine and say that
+// they are on several hosts: bits, and the bytes that cross between hosts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "aio/split_mix.h"
+#include "tests/engine/comm/tcp_ranks.h"
+#include "tests/engine/run/run_under_test.h"
+
+namespace sluice::engine {
+namespace {
+
+using Words = std::vector<std::string>;
+
+constexpr int kLanes = 4;
+constexpr int kMicroBatches = 8;
+
+struct Hosts {
+  int hosts = 1;
+  int local = 1;
+
+  int world() const { return hosts * local; }
+  std::string text() const { return std::to_string(hosts) + "x" + std::to_string(local); }
+};
+
+// Counts the bytes that ranks receive by gathers of parameters, in each group.
+class CountingCommunicator final : public Communicator {
+ public:
+  struct Counts {
+    std::array<std::atomic<std::uint64_t>, kProcessGroups> bytes{};
+    std::uint64_t of(ProcessGroup group) const { return bytes[static_cast<std::size_t>(group)]; }
+  };
+  CountingCommunicator(Communicator& inner, Counts& counts) : inner_(inner), counts_(counts) {}
+
+  int rank(ProcessGroup group) const override { return inner_.rank(group); }
+  int world_size(ProcessGroup group) const override { return inner_.world_size(group); }
+  Status finish(void* stream) override { return inner_.finish(stream); }
+  void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
+  Status health() const override { return inner_.health(); }
+
+ private:
+  static constexpr std::uint64_t kLeast = 8192;  // figures and texts are smaller
+
+  Status do_all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
+                       const CollectiveOptions& options) override {
+    if (all.size() >= kLeast && rank(ProcessGroup::kWorld) == 0)
+      counts_.bytes[static_cast<std::size_t>(options.group)] += all.size();
+    return inner_.all_gather(mine, all, options);
+  }
+  Status do_broadcast(std::span<std::byte> bytes, int root,
+                      const CollectiveOptions& options) override {
+    return inner_.broadcast(bytes, root, options);
+  }
+  Status do_all_to_all(std::span<const std::byte> sent, std::span<std::byte> received,
+                       const CollectiveOptions& options) override {
+    return inner_.all_to_all(sent, received, options);
+  }
+  Status do_send_receive(const Messages& messages, const CollectiveOptions& options) override {
+    return inner_.send_receive(messages, options);
+  }
+  Result<std::unique_ptr<Communicator>> do_part(std::span<const int> ranks) override {
+    return inner_.part(ranks);
+  }
+  Status do_barrier(ProcessGroup group) override { return inner_.barrier(group); }
+
+  Communicator& inner_;
+  Counts& counts_;
+};
+
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  std::vector<double> validation;
+  std::vector<bool> skipped;
+  std::vector<float> masters;
+
+  bool operator==(const Outcome&) const = default;
+};
+
+// Evaluates before the first step, between steps and at the end.
+Outcome train(TrainingRun& run, int steps) {
+  Outcome outcome;
+  outcome.validation.push_back(run.evaluate());
+  for (int i = 0; i < steps; ++i) {
+    const StepOutcome step = run.step();
+    outcome.losses.push_back(step.loss);
+    outcome.norms.push_back(step.grad_norm);
+    outcome.skipped.push_back(step.skipped);
+    if (i % 2 == 0) outcome.validation.push_back(run.evaluate());
+  }
+  outcome.masters = masters_of(run);
+  return outcome;
+}
+
+using Lead = std::function<void(TrainingRun&)>;
+
+void on_hosts(const Hosts& hosts, const Words& overrides, const Lead& lead,
+              CountingCommunicator::Counts& counts) {
+  Words all = {"run.lanes=" + std::to_string(kLanes)};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  all.push_back("gradient_accumulation_steps=" + std::to_string(kMicroBatches / hosts.world()));
+  const SmallRun small(all);
+  if (hosts.world() == 1) {
+    lead(*small.start());
+    return;
+  }
+  std::vector<RankPlace> places;
+  for (int rank = 0; rank < hosts.world(); ++rank)
+    places.push_back({.host = "host" + std::to_string(rank / hosts.local),
+                      .local_rank = rank % hosts.local});
+  const auto met = in_threads(options_of(places), [&](int rank, Communicator& link) {
+    CountingCommunicator counting(link, counts);
+    try {
+      const auto run = small.start(
+          {.ranks = {.rank = rank, .world = hosts.world(), .hosts = hosts.hosts}}, counting);
+      if (rank == 0)
+        lead(*run);
+      else
+        EXPECT_OK(run->follow());
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      link.abort(error.what());
+    }
+  });
+  for (const Status& status : met) EXPECT_TRUE(status.ok()) << message_of(status);
+}
+
+Outcome train_on(const Hosts& hosts, const Words& overrides, int steps = 4) {
+  Outcome outcome;
+  CountingCommunicator::Counts counts;
+  on_hosts(hosts, overrides, [&](TrainingRun& run) { outcome = train(run, steps); }, counts);
+  return outcome;
+}
+
+Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const Words kInt8 = {"communication.weights=int8"};
+const Words kCopies = {"communication.host_copy=ram"};
+const Words kOnNvme = {"zero_optimization.offload_optimizer.device=nvme",
+                       "zero_optimization.offload_param.device=nvme",
+                       "zero_optimization.stage3_param_persistence_threshold=0"};
+const Words kWaves = {"placement.wave_micro_batches=1"};
+
+struct Variant {
+  const char* name;
+  Words overrides;
+};
+
+class Gathering : public testing::TestWithParam<Variant> {};
+
+TEST_P(Gathering, ChangesNoBitByRanksOrHosts) {
+  const Words& overrides = GetParam().overrides;
+  const Outcome one = train_on({1, 1}, overrides);
+  ASSERT_FALSE(one.masters.empty());
+  for (const Hosts& hosts : {Hosts{1, 2}, Hosts{2, 1}, Hosts{2, 2}, Hosts{4, 1}, Hosts{1, 4}}) {
+    EXPECT_EQ(train_on(hosts, overrides), one) << hosts.text();
+    EXPECT_EQ(train_on(hosts, overrides + kCopies), one) << hosts.text() << " with copies";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cpu, Gathering,
+    testing::Values(
+        Variant{"full", {}}, Variant{"int8", kInt8}, Variant{"int8OnNvme", kInt8 + kOnNvme},
+        Variant{"int8Waves", kInt8 + kWaves},
+        Variant{"int8Fp32", kInt8 + Words{"bf16.enabled=false"}},
+        // The first steps overflow, and are skipped.
+        Variant{"int8Fp16", kInt8 + Words{"bf16.enabled=false", "fp16.enabled=true",
+                                          "fp16.initial_scale_power=26", "fp16.hysteresis=1"}},
+        Variant{"tied", of_llama(kInt8 + Words{"model.tied_head=on"})},
+        Variant{"experts", of_experts(kInt8)}, Variant{"adapters", of_adapters(kInt8)},
+        Variant{"adaptersNf4", of_adapters(kInt8 + Words{"recipe.lora.base_bits=4"})}),
+    [](const auto& name) { return std::string(name.param.name); });
+
+// Other weights than without, and close to them.
+TEST(SentWeightsInt8, AreWhatARunComputesWith) {
+  const Outcome full = train_on({1, 1}, {});
+  const Outcome int8 = train_on({1, 1}, kInt8);
+  EXPECT_NE(int8.losses, full.losses);
+  for (std::size_t i = 0; i < full.losses.size(); ++i)
+    EXPECT_NEAR(int8.losses[i], full.losses[i], 0.05) << "step " << i;
+}
+
+// The base is the same as one that is stored in 8 bits.
+TEST(SentWeightsInt8, OfABaseAreThoseOfBaseBits8) {
+  EXPECT_EQ(train_on({1, 1}, of_adapters(kInt8)),
+            train_on({1, 1}, of_adapters({"recipe.lora.base_bits=8"})));
+  EXPECT_EQ(train_on({1, 1}, of_adapters({"zero_optimization.zero_quantized_nontrainable_weights="
+                                          "true"})),
+            train_on({1, 1}, of_adapters({"recipe.lora.base_bits=8"})));
+}
+
+TEST(Gathering, ChangesNoBitInRandomCombinations) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  aio::SplitMix random(seed);
+  for (int round = 0; round < 4 && !testing::Test::HasFailure(); ++round) {
+    Words overrides;
+    const auto sometimes = [&](const Words& words) {
+      if (random.below(2) == 0) overrides = overrides + words;
+    };
+    sometimes(kInt8);
+    sometimes(kWaves);
+    sometimes(kOnNvme);
+    if (random.below(3) == 0)
+      overrides = of_adapters(overrides);
+    else
+      sometimes({"bf16.enabled=false"});
+    const Hosts hosts = std::array{Hosts{2, 1}, Hosts{2, 2}, Hosts{4, 1}}[random.below(3)];
+    SCOPED_TRACE(hosts.text() + testing::PrintToString(overrides));
+    EXPECT_EQ(train_on(hosts, overrides + kCopies), train_on({1, 1}, overrides));
+  }
+}
+
+// Bytes of gathers in a step, over the bytes of the parameters.
+struct Gathered {
+  double world = 0;
+  double node = 0;
+};
+Gathered gathered_in_a_step(const Words& overrides) {
+  const Words larger = {"model.hidden=128", "model.layers=4", "model.heads=4", "model.vocab=512"};
+  Gathered got;
+  CountingCommunicator::Counts counts;
+  on_hosts(
+      {2, 2}, larger + overrides,
+      [&](TrainingRun& run) {
+        run.step();
+        const auto before = std::array{counts.of(ProcessGroup::kWorld),
+                                       counts.of(ProcessGroup::kNode)};
+        run.step();
+        const auto bytes = 2.0 * static_cast<double>(run.model().parameter_elements());
+        got.world =
+            static_cast<double>(counts.of(ProcessGroup::kWorld) - before.front()) / bytes;
+        got.node = static_cast<double>(counts.of(ProcessGroup::kNode) - before.back()) / bytes;
+      },
+      counts);
+  return got;
+}
+
+// As published: M for each of forward and backward, half of it in 8 bits, and none over the
+// network in backward where hosts have copies.
+TEST(Gathering, SendsWhatIsPublished) {
+  constexpr double kNear = 0.12;  // of padding, and of the head, which is needed once
+  const Gathered full = gathered_in_a_step({});
+  EXPECT_NEAR(full.world, 2, 2 * kNear);
+  EXPECT_EQ(full.node, 0);
+  const Gathered int8 = gathered_in_a_step(kInt8);
+  EXPECT_NEAR(int8.world / full.world, 0.516, 0.02);
+  EXPECT_EQ(int8.node, 0);
+  const Gathered copies = gathered_in_a_step(kCopies);
+  EXPECT_NEAR(copies.world, 1, kNear);
+  EXPECT_NEAR(copies.world + copies.node, full.world, 1e-9);
+  const Gathered both = gathered_in_a_step(kInt8 + kCopies);
+  EXPECT_NEAR(both.world / copies.world, 0.516, 0.02);
+  EXPECT_NEAR(both.world + both.node, int8.world, 1e-9);
+  // Waves gather again for each of their passes; with copies they do so on their host.
+  const Gathered waves = gathered_in_a_step(kWaves + kCopies);
+  EXPECT_NEAR(waves.world, copies.world, 1e-9);
+  EXPECT_GT(waves.node, 2 * copies.node);
+}
+
+// A frozen base is gathered over the network in the first step, and never again.
+TEST(Gathering, SendsAFrozenBaseOnce) {
+  const Gathered copies = gathered_in_a_step(
+      {"recipe.lora.rank=2", "model.family=llama", "model.architecture=qwen3", "model.kv_heads=1",
+       "model.head_dim=32", "model.ffn_multiplier=3", "model.preset=custom",
+       "communication.host_copy=auto"});
+  EXPECT_LT(copies.world, 0.1);
+  EXPECT_GT(copies.node, 1);
+}
+
+}  // namespace
+}  // namespace sluice::engine
