@@ -1,6 +1,6 @@
-// Gathering: how a run gathers the units that pass between its ranks, and what stays on a host until
-// they change (ZeRO++; Wang et al., "ZeRO++: Extremely Efficient Collective Communication for Giant
-// Model Training", 2023).
+// Gathering: how ranks gather a unit, and what stays on a host until the unit changes. The scheme
+// is ZeRO++'s (Wang et al., "ZeRO++: Extremely Efficient Collective Communication for Giant Model
+// Training", 2023).
 //
 // In 8 bits ("qwZ"): trained units are rounded by SentUnit, also by a single rank, so that the
 // number of ranks changes no bit. A frozen base is stored in 8 bits instead (BaseForm).
@@ -28,7 +28,7 @@ struct Gathering {
   config::HostCopy copies = config::HostCopy::kOff;  // never kAuto
 
   bool keeps_copies() const { return copies != config::HostCopy::kOff; }
-  // Of the units that are streamed: the trained ones, or the frozen base.
+  // For the units that are streamed: the trained ones, or the frozen base.
   static Gathering of(const RunSpec& spec) {
     return {.in_int8 = spec.sends_int8(), .copies = spec.host_copies()};
   }

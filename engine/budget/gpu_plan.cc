@@ -88,19 +88,19 @@ SlotFootprint SlotFootprint::of(const ModelLayout& model, const CudaSlotOptions&
   const int world = options.ranks.world;
   for (int unit = 0; unit < model.units(); ++unit) {
     const UnitLayout& layout = model.layout(unit);
-    all.add({.role = slot_role(model, unit, options.ends_take_turns),
-             .stays_acquired = model.stays_acquired(unit),
-             .place_bytes = place_bytes(layout, options.type, world),
-             .streamed_bytes = streamed_bytes(layout, options.type, options.base, world),
-             .is_packed = options.base.is_encoded(),
-             .shard_bytes = shard_place_bytes(layout, options.type, world),
-             .pieces_bytes = options.gathering.in_int8
-                                 ? sent_bytes(layout, options.form(), options.gathering)
-                                 : 0,
-             .copy_bytes = copy_place_bytes(layout, options.form(), options.gathering)},
-            options.residency.resident(unit)      ? Stays::kAll
-            : options.residency.keeps_shard(unit) ? Stays::kShard
-                                                  : Stays::kNothing);
+    all.add(
+        {.role = slot_role(model, unit, options.ends_take_turns),
+         .stays_acquired = model.stays_acquired(unit),
+         .place_bytes = place_bytes(layout, options.type, world),
+         .streamed_bytes = streamed_bytes(layout, options.type, options.base, world),
+         .is_packed = options.base.is_encoded(),
+         .shard_bytes = shard_place_bytes(layout, options.type, world),
+         .pieces_bytes =
+             options.gathering.in_int8 ? sent_bytes(layout, options.form(), options.gathering) : 0,
+         .copy_bytes = copy_place_bytes(layout, options.form(), options.gathering)},
+        options.residency.resident(unit)      ? Stays::kAll
+        : options.residency.keeps_shard(unit) ? Stays::kShard
+                                              : Stays::kNothing);
   }
   return all;
 }

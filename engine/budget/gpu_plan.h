@@ -40,9 +40,7 @@ struct CudaSlotOptions {
   // Whether units are gathered or rounded in their slots, so that shards have places of their own.
   bool gathers() const { return ranks.world > 1 || gathering.in_int8; }
   // The host's form of the units, whose shards are gathered.
-  BaseForm form() const {
-    return is_frozen ? base : BaseForm{.form = param_form, .ranks = ranks};
-  }
+  BaseForm form() const { return is_frozen ? base : BaseForm{.form = param_form, .ranks = ranks}; }
 };
 inline constexpr UnitRole kSlotRoles[] = {UnitRole::kEmbedding, UnitRole::kBlock, UnitRole::kHead};
 // Units with the same role share slots.
@@ -100,8 +98,8 @@ class SlotFootprint {
     bool stays_acquired = false;
     std::uint64_t place_bytes = 0;
     std::uint64_t streamed_bytes = 0;
-    bool is_packed = false;         // encoded: expanded in UnpackedBuffers
-    std::uint64_t shard_bytes = 0;  // a buffer of the shard's own
+    bool is_packed = false;          // encoded: expanded in UnpackedBuffers
+    std::uint64_t shard_bytes = 0;   // a buffer of the shard's own
     std::uint64_t pieces_bytes = 0;  // while it is gathered in 8 bits
     std::uint64_t copy_bytes = 0;    // copy_place_bytes()
   };
@@ -115,7 +113,7 @@ class SlotFootprint {
   const UnpackedBuffers& unpacked() const { return unpacked_; }
   std::uint64_t all_slot_bytes(int block_slots) const;  // with the unpacked buffers
   std::uint64_t resident_bytes() const { return resident_bytes_; }
-  std::uint64_t shard_bytes() const { return shard_bytes_; }  // buffers of shards
+  std::uint64_t shard_bytes() const { return shard_bytes_; }    // buffers of shards
   std::uint64_t pieces_bytes() const { return pieces_bytes_; }  // one buffer; part of the slots
   std::uint64_t copy_bytes() const { return copy_bytes_; }      // on the GPU or in RAM
 

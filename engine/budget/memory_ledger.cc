@@ -49,12 +49,12 @@ bool host_updates(const UnitPlacement& place) {
 
 offload::TierBytes MemoryAmounts::by_tier(bool on_gpu) const {
   const std::uint64_t of_compute = compute.activations + compute.kv_cache;
-  return {.gpu = on_gpu ? gpu.state + gpu.resident_params + gpu.param_copies + gpu.slots + gpu.gradients +
-                              gpu.context + gpu.libraries + of_compute
+  return {.gpu = on_gpu ? gpu.state + gpu.resident_params + gpu.param_copies + gpu.slots +
+                              gpu.gradients + gpu.context + gpu.libraries + of_compute
                         : 0,
-          .cpu = host.params + host.param_cache + host.param_slots + host.param_copies + host.state +
-                 host.swap_buffers + host.state_transfer + host.program + host.unit_inputs +
-                 host.input_buffers + host.gradients + host.gradient_buffers +
+          .cpu = host.params + host.param_cache + host.param_slots + host.param_copies +
+                 host.state + host.swap_buffers + host.state_transfer + host.program +
+                 host.unit_inputs + host.input_buffers + host.gradients + host.gradient_buffers +
                  (on_gpu ? 0 : of_compute),
           .nvme = nvme.params + nvme.state + nvme.unit_inputs + nvme.gradients};
 }
@@ -178,7 +178,8 @@ std::vector<std::size_t> MemoryLedger::by_descending(std::uint64_t Unit::*bytes)
 }
 
 bool MemoryLedger::is_resident(const UnitPlacement& place) const {
-  const bool by_state = place.gpu_elements > 0 && !has_frozen_ && world_ == 1 && !gathering_.in_int8;
+  const bool by_state =
+      place.gpu_elements > 0 && !has_frozen_ && world_ == 1 && !gathering_.in_int8;
   return on_gpu_ && trains_ && (place.resident || by_state);
 }
 

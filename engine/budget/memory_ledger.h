@@ -45,7 +45,7 @@ constexpr std::uint64_t nccl_bytes(int world) { return world > 1 ? std::uint64_t
 struct MemoryAmounts {
   struct Host {
     std::uint64_t params = 0;
-    std::uint64_t param_cache = 0;  // of parameters on NVMe
+    std::uint64_t param_cache = 0;   // of parameters on NVMe
     std::uint64_t param_slots = 0;   // of 8-bit parameters, before expansion
     std::uint64_t param_copies = 0;  // of what this host has gathered; also on a GPU
     std::uint64_t state = 0;

@@ -96,8 +96,7 @@ void add_gpu_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPlan
   plan.gpu.push_back({"CUDA's libraries", MemoryUse::kOther, gpu.libraries});
   plan.gpu.push_back({"parameters, slots", MemoryUse::kParameters, gpu.slots});
   if (gpu.param_copies > 0)
-    plan.gpu.push_back(
-        {"copy of gathered parameters", MemoryUse::kParameters, gpu.param_copies});
+    plan.gpu.push_back({"copy of gathered parameters", MemoryUse::kParameters, gpu.param_copies});
 }
 
 void add_nvme_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPlan& plan) {

@@ -54,9 +54,9 @@ CpuUnitParameters::CpuUnitParameters(const ModelLayout& model, const BaseForm& f
   gathered_ = {zeroed(shards.lender_bytes()), zeroed(shards.other_bytes())};
   pieces_ = zeroed(pieces_buffer_bytes(model, form, gathering));
   parts_ = zeroed(copies_.bytes());
-  SLUICE_CHECK(copies_.bytes() == 0 ||
-                   link.world_size(ProcessGroup::kNode) == form.ranks.local_world(),
-               "the plan knows how many ranks a host has");
+  SLUICE_CHECK(
+      copies_.bytes() == 0 || link.world_size(ProcessGroup::kNode) == form.ranks.local_world(),
+      "the plan knows how many ranks a host has");
   if (!form.is_encoded()) return;
   const UnpackedBuffers buffers(model, type);
   unpacked_ = {zeroed(buffers.lender_bytes()), zeroed(buffers.other_bytes())};
@@ -99,20 +99,20 @@ Status CpuUnitParameters::gather(int unit, std::span<std::byte> all, const PutPi
     return all.subspan(static_cast<std::uint64_t>(number) * bytes, bytes);
   };
   const std::uint64_t part_bytes = copies_.may_keep(unit) ? copies_.part_bytes(unit) : 0;
-  const std::span<std::byte> kept(static_cast<std::byte*>(parts_.data_ptr()) +
-                                      (part_bytes > 0 ? copies_.offset(unit) : 0),
-                                  part_bytes);
+  const std::span<std::byte> kept(
+      static_cast<std::byte*>(parts_.data_ptr()) + (part_bytes > 0 ? copies_.offset(unit) : 0),
+      part_bytes);
   const bool from_host = copies_.has(unit);
   const std::span<std::byte> mine =
-      from_host ? part_of(link_.rank(ProcessGroup::kNode), part_bytes)
-                : part_of(form_.ranks.rank,
-                          all.size() / static_cast<std::uint64_t>(form_.ranks.world));
+      from_host
+          ? part_of(link_.rank(ProcessGroup::kNode), part_bytes)
+          : part_of(form_.ranks.rank, all.size() / static_cast<std::uint64_t>(form_.ranks.world));
   if (from_host)
     std::copy(kept.begin(), kept.end(), mine.begin());
   else
     put_piece(mine);
-  Status done = link_.all_gather(
-      mine, all, {.group = from_host ? ProcessGroup::kNode : ProcessGroup::kWorld});
+  Status done = link_.all_gather(mine, all,
+                                 {.group = from_host ? ProcessGroup::kNode : ProcessGroup::kWorld});
   if (!done.ok())
     return std::move(done).error().with_context("gathering unit " + model_.layout(unit).name);
   if (from_host || part_bytes == 0) return {};
@@ -135,8 +135,8 @@ Result<std::span<std::byte>> CpuUnitParameters::gathered(int unit, std::span<std
 }
 
 // With one rank, too, so that it computes with the same values.
-Result<std::span<std::byte>> CpuUnitParameters::gathered_in_int8(
-    int unit, std::span<const std::byte> shard) {
+Result<std::span<std::byte>> CpuUnitParameters::gathered_in_int8(int unit,
+                                                                 std::span<const std::byte> shard) {
   const UnitLayout& layout = model_.layout(unit);
   const offload::SentUnit sent = sent_unit(layout, form_.form, form_.ranks.world);
   const std::span<std::byte> pieces(static_cast<std::byte*>(pieces_.data_ptr()), sent.bytes());

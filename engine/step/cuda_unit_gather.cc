@@ -69,8 +69,8 @@ Status CudaUnitGather::gather_in_int8(int unit, std::span<const std::byte> shard
       form.piece_bytes);
   void* const stream = link_.stream().stream();
   if (!copies_.has(unit))
-    SLUICE_RETURN_IF_ERROR(offload::encode_sent_cuda(form, options_.ranks.rank, shard.data(),
-                                                     mine.data(), stream));
+    SLUICE_RETURN_IF_ERROR(
+        offload::encode_sent_cuda(form, options_.ranks.rank, shard.data(), mine.data(), stream));
   SLUICE_RETURN_IF_ERROR(gather_pieces(unit, mine, pieces));
   return offload::decode_sent_cuda(form, pieces, place, stream);
 }
@@ -80,8 +80,7 @@ Status CudaUnitGather::gather_pieces(int unit, std::span<const std::byte> piece,
   const CudaRankLink::Traced traced{.log = trace_, .name = model_.layout(unit).name.c_str()};
   if (!copies_.may_keep(unit)) return link_.gather(piece, all, traced);
   const auto local = static_cast<std::uint64_t>(link_.ranks().link->rank(ProcessGroup::kNode));
-  const std::span<std::byte> part(all + local * copies_.part_bytes(unit),
-                                  copies_.part_bytes(unit));
+  const std::span<std::byte> part(all + local * copies_.part_bytes(unit), copies_.part_bytes(unit));
   if (copies_.has(unit)) {
     SLUICE_RETURN_IF_ERROR(read_part(unit, part));
     return link_.gather(part, all, traced, ProcessGroup::kNode);
@@ -106,8 +105,8 @@ Status CudaUnitGather::write_part(int unit, std::span<const std::byte> from) {
 }
 
 Status CudaUnitGather::copy(std::byte* to, std::span<const std::byte> from) const {
-  const cudaError_t copied = cudaMemcpyAsync(to, from.data(), from.size(),
-                                             cudaMemcpyDeviceToDevice, link_.stream().stream());
+  const cudaError_t copied = cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyDeviceToDevice,
+                                             link_.stream().stream());
   if (copied == cudaSuccess) return {};
   return Error(ErrorCode::kInternal,
                std::string("copying gathered parameters failed: ") + cudaGetErrorString(copied));

@@ -382,8 +382,7 @@ class CudaUnitParameters final : public UnitParameters {
   Status load(int unit, int index) {
     Slot& slot = slot_at(index);
     const bool has_copy = gather_ && gather_->has_copy(unit);
-    if (comes_from_host(unit) && !has_copy)
-      SLUICE_RETURN_IF_ERROR(copy_from_host(slot, unit));
+    if (comes_from_host(unit) && !has_copy) SLUICE_RETURN_IF_ERROR(copy_from_host(slot, unit));
     SLUICE_RETURN_IF_ERROR(gather(slot, unit));
     slot.unit = unit;
     slot.last_use = ++uses_;

@@ -46,8 +46,7 @@ UnitCopies::UnitCopies(const ModelLayout& model, const BaseForm& form, const Gat
   for (int unit = 0; unit < model.units(); ++unit) {
     const UnitLayout& layout = model.layout(unit);
     const bool passes = !residency.resident(unit);
-    units_.push_back(
-        {.offset = bytes_, .bytes = passes ? copy_bytes(layout, form, gathering) : 0});
+    units_.push_back({.offset = bytes_, .bytes = passes ? copy_bytes(layout, form, gathering) : 0});
     if (passes) bytes_ += copy_place_bytes(layout, form, gathering);
   }
 }

@@ -21,8 +21,7 @@ void unpack(ParamForm form, const std::byte* from, Values& values) {
   std::array<std::uint16_t, kSentGroup> halves;
   std::memcpy(halves.data(), from, sizeof(halves));
   for (std::size_t i = 0; i < halves.size(); ++i) {
-    values[i] =
-        form == ParamForm::kSplit ? float_from_bf16(halves[i]) : float_from_fp16(halves[i]);
+    values[i] = form == ParamForm::kSplit ? float_from_bf16(halves[i]) : float_from_fp16(halves[i]);
   }
 }
 
@@ -34,8 +33,7 @@ void pack(ParamForm form, const Values& values, std::byte* to) {
   }
   std::array<std::uint16_t, kSentGroup> halves;
   for (std::size_t i = 0; i < halves.size(); ++i) {
-    halves[i] =
-        form == ParamForm::kSplit ? split_master(values[i]).hi : fp16_from_float(values[i]);
+    halves[i] = form == ParamForm::kSplit ? split_master(values[i]).hi : fp16_from_float(values[i]);
   }
   std::memcpy(to, halves.data(), sizeof(halves));
 }

@@ -1,6 +1,6 @@
-// SentUnit: a unit's trained parameters in 8 bits, as ranks send them to each other when a unit is
-// gathered ("qwZ" of ZeRO++; Wang et al., "ZeRO++: Extremely Efficient Collective Communication for
-// Giant Model Training", 2023, section 3.1). Matrices have the codes and scales of
+// SentUnit: a unit's trained parameters in 8 bits, as ranks send them when a unit is gathered. This
+// is qwZ (Wang et al., "ZeRO++: Extremely Efficient Collective Communication for Giant Model
+// Training", 2023, section 3.1). Matrices have the codes and scales of
 // BlockCodec::kInt8; vectors (norms, biases) are sent in the compute type.
 //
 // A group is 128 consecutive elements of the unit's flat order, and shards consist of whole groups.
@@ -66,9 +66,7 @@ struct SentUnit {
     }
     return align_up(most, kAligned);
   }
-  std::uint64_t bytes() const {
-    return piece_bytes() * static_cast<std::uint64_t>(world);
-  }
+  std::uint64_t bytes() const { return piece_bytes() * static_cast<std::uint64_t>(world); }
   std::uint64_t groups() const { return elements / kSentGroup; }
 };
 

@@ -124,8 +124,7 @@ __global__ void decode(CudaSentUnit unit, const std::byte* pieces, Pack<kForm>* 
     const Extent extent = extent_of(unit, rank);
     const std::byte* const piece = pieces + rank * unit.piece_bytes;
     if (at >= extent.encoded / kGroup) {
-      const auto* const plain =
-          reinterpret_cast<const Pack<kForm>*>(piece + plain_offset(extent));
+      const auto* const plain = reinterpret_cast<const Pack<kForm>*>(piece + plain_offset(extent));
       to[group * kWarp + lane] = plain[(at - extent.encoded / kGroup) * kWarp + lane];
       continue;
     }

@@ -183,6 +183,8 @@ def draw_work(draw, data):
                  "run.seed": draw.randrange(1000)})
     if precision == "bf16" and work["model.hidden"] % 16 == 0 and draw.random() < 0.4:
         work.update({"fp8.enabled": True, "fp8.weight_gradient": draw.choice(("fp8", "bf16"))})
+    if draw.random() < 0.25:
+        work["communication.weights"] = "int8"
     return work, micro_batches
 
 
@@ -226,6 +228,9 @@ def draw_way(draw, device, work, micro_batches, drives, most_ranks):
     steps = work["run.steps"]
     ends = [draw.randrange(1, steps), steps] if draw.random() < 0.3 else [steps]
     legs = [(end, draw_places(draw, device, drives, micro_batches)) for end in ends]
+    if "communication.weights" in work:
+        for _, places in legs:
+            places["zero_optimization.stage"] = 3
     state = {key: legs[0][1].get(key) for key in STATE_KEYS if key in legs[0][1]}
     on_nvme = (state["zero_optimization.offload_optimizer.device"] == "nvme" or
                state.get("placement.optimizer_fractions", {}).get("nvme", 0) > 0)

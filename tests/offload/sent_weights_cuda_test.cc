@@ -23,10 +23,8 @@ TEST_P(SentWeightsCuda, GiveTheBitsOfTheHost) {
   constexpr std::uint64_t kElements = 5003 * kSentGroup;
   const auto whole = packed(GetParam(), hostile_values(kElements));
   for (const int world : {1, 3, 4}) {
-    const SentUnit unit{.elements = kElements,
-                        .encoded = 4990 * kSentGroup,
-                        .world = world,
-                        .form = GetParam()};
+    const SentUnit unit{
+        .elements = kElements, .encoded = 4990 * kSentGroup, .world = world, .form = GetParam()};
     const CudaSentUnit form{.elements = unit.elements,
                             .encoded = unit.encoded,
                             .piece_elements = unit.piece_elements(),

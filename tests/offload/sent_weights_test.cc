@@ -100,14 +100,14 @@ TEST_P(SentWeights, AreNotMovedBySecondRounding) {
   std::vector<float> values = hostile_values(kElements);
   for (std::uint64_t group = 2; group < 7; ++group)
     std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(group * kSentGroup), kSentGroup, 0.5F);
-  const auto once = unpacked(ParamForm::kFp32, gathered({.elements = kElements,
-                                                         .encoded = kElements,
-                                                         .form = ParamForm::kFp32},
-                                                        packed(ParamForm::kFp32, values)));
-  const auto twice = unpacked(ParamForm::kFp32, gathered({.elements = kElements,
-                                                          .encoded = kElements,
-                                                          .form = ParamForm::kFp32},
-                                                         packed(ParamForm::kFp32, once)));
+  const auto once =
+      unpacked(ParamForm::kFp32,
+               gathered({.elements = kElements, .encoded = kElements, .form = ParamForm::kFp32},
+                        packed(ParamForm::kFp32, values)));
+  const auto twice =
+      unpacked(ParamForm::kFp32,
+               gathered({.elements = kElements, .encoded = kElements, .form = ParamForm::kFp32},
+                        packed(ParamForm::kFp32, once)));
   for (std::uint64_t i = 0; i < kElements; ++i)
     EXPECT_NEAR(twice[i], once[i], 1e-6 * std::abs(once[i])) << i;
 }

@@ -60,8 +60,8 @@ inline std::vector<std::byte> pieces_of(const SentUnit& unit, const std::vector<
   std::vector<std::byte> pieces(unit.bytes(), std::byte{0xAB});
   for (int rank = 0; rank < unit.world; ++rank) {
     const UnitShard shard = shard_of(unit.elements, {.rank = rank, .world = unit.world});
-    const auto own = std::span(whole).subspan(shard.first_element * unit.width(),
-                                              shard.elements * unit.width());
+    const auto own =
+        std::span(whole).subspan(shard.first_element * unit.width(), shard.elements * unit.width());
     encode_groups(unit, rank, own, 0, shard.elements / kSentGroup,
                   pieces.data() + static_cast<std::uint64_t>(rank) * unit.piece_bytes());
   }

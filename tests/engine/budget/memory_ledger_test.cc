@@ -270,9 +270,28 @@ TEST(Gathering, TakesAHostsShareOfWhatIsSent) {
   EXPECT_EQ(copy_bytes(block, form, {}), 0U);
   const auto plain = copy_bytes(block, form, {.copies = config::HostCopy::kRam});
   EXPECT_EQ(plain, form.gathered_bytes(block) / 8);
-  const auto int8 =
-      copy_bytes(block, form, {.in_int8 = true, .copies = config::HostCopy::kGpu});
+  const auto int8 = copy_bytes(block, form, {.in_int8 = true, .copies = config::HostCopy::kGpu});
   EXPECT_NEAR(static_cast<double>(int8) / static_cast<double>(plain), 0.516, 0.002);
+}
+
+// DeepSpeed divides a copy among any number of ranks; here these are the ranks of a host.
+TEST(Gathering, RefusesAPartitionThatIsNotAHosts) {
+  const auto config =
+      planned_config({"zero_optimization.stage=3", "zero_optimization.zero_hpz_partition_size=2",
+                      "run.lanes=8", "gradient_accumulation_steps=8"});
+  const ModelLayout model = configured_layout(config, /*on_gpu=*/true);
+  const auto plan = [&](const offload::RankPart& ranks) {
+    return plan_memory(config, model, {.on_gpu = true, .ranks = ranks});
+  };
+  const auto refused = plan({.rank = 0, .world = 8, .hosts = 2});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message(),
+              testing::AllOf(testing::HasSubstr("zero_hpz_partition_size is 2"),
+                             testing::HasSubstr("each host has 4 ranks: set it to 4")));
+  EXPECT_TRUE(plan({.rank = 0, .world = 8, .hosts = 4}).ok());
+  const auto one_host = plan({.rank = 0, .world = 8});
+  ASSERT_TRUE(one_host.ok());
+  EXPECT_THAT(one_host->notes, testing::Contains(testing::HasSubstr("no effect on one host")));
 }
 
 // The memory for a vocabulary of 152,064 rows that the host updates completely.
@@ -424,10 +443,9 @@ INSTANTIATE_TEST_SUITE_P(
              true,
              {.rank = 2, .world = 4, .hosts = 2}},
         Case{"int8_on_hosts_with_copies",
-             kSentInt8 +
-                 std::vector<std::string>{"run.device=cpu", "run.lanes=4",
-                                          "gradient_accumulation_steps=4",
-                                          "communication.host_copy=auto"},
+             kSentInt8 + std::vector<std::string>{"run.device=cpu", "run.lanes=4",
+                                                  "gradient_accumulation_steps=4",
+                                                  "communication.host_copy=auto"},
              false,
              {.rank = 2, .world = 4, .hosts = 4}},
         Case{"adapters_with_copies",

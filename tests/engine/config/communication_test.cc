@@ -50,8 +50,8 @@ TEST(Communication, IsOfStage3) {
 
 TEST(Communication, NamesAPartitionThatDoesNotDivideTheRanks) {
   const auto resolved = resolve_run(stage_3(R"(, "zero_hpz_partition_size": 3)"), {}, 4);
-  EXPECT_THAT(refusal(resolved), AllOf(HasSubstr("zero_hpz_partition_size 3"),
-                                       HasSubstr("4 ranks"), HasSubstr("each host")));
+  EXPECT_THAT(refusal(resolved), AllOf(HasSubstr("zero_hpz_partition_size 3"), HasSubstr("4 ranks"),
+                                       HasSubstr("each host")));
   accepted(resolve_run(stage_3(R"(, "zero_hpz_partition_size": 2)"), {}, 4));
 }
 

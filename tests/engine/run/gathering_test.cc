@@ -1,8 +1,11 @@
-// Gathers in 8 bits and copies on hosts, on ranks that are threads of this machine and say that
-// they are on several hosts: bits, and the bytes that cross between hosts.
+// Gathers in 8 bits, and copies on hosts: their bits, and the bytes that cross between hosts. Ranks
+// are threads, which say that they are on several hosts.
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <functional>
@@ -12,6 +15,7 @@
 #include <vector>
 
 #include "aio/split_mix.h"
+#include "engine/runtime/resources.h"
 #include "tests/engine/comm/tcp_ranks.h"
 #include "tests/engine/run/run_under_test.h"
 
@@ -38,7 +42,9 @@ class CountingCommunicator final : public Communicator {
     std::array<std::atomic<std::uint64_t>, kProcessGroups> bytes{};
     std::uint64_t of(ProcessGroup group) const { return bytes[static_cast<std::size_t>(group)]; }
   };
-  CountingCommunicator(Communicator& inner, Counts& counts) : inner_(inner), counts_(counts) {}
+  // Counts gathers of at least so many bytes: figures and texts are smaller.
+  CountingCommunicator(Communicator& inner, Counts& counts, std::uint64_t least = 8192)
+      : inner_(inner), counts_(counts), least_(least) {}
 
   int rank(ProcessGroup group) const override { return inner_.rank(group); }
   int world_size(ProcessGroup group) const override { return inner_.world_size(group); }
@@ -47,11 +53,9 @@ class CountingCommunicator final : public Communicator {
   Status health() const override { return inner_.health(); }
 
  private:
-  static constexpr std::uint64_t kLeast = 8192;  // figures and texts are smaller
-
   Status do_all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
                        const CollectiveOptions& options) override {
-    if (all.size() >= kLeast && rank(ProcessGroup::kWorld) == 0)
+    if (all.size() >= least_ && rank(ProcessGroup::kWorld) == 0)
       counts_.bytes[static_cast<std::size_t>(options.group)] += all.size();
     return inner_.all_gather(mine, all, options);
   }
@@ -73,6 +77,7 @@ class CountingCommunicator final : public Communicator {
 
   Communicator& inner_;
   Counts& counts_;
+  const std::uint64_t least_;
 };
 
 struct Outcome {
@@ -114,8 +119,8 @@ void on_hosts(const Hosts& hosts, const Words& overrides, const Lead& lead,
   }
   std::vector<RankPlace> places;
   for (int rank = 0; rank < hosts.world(); ++rank)
-    places.push_back({.host = "host" + std::to_string(rank / hosts.local),
-                      .local_rank = rank % hosts.local});
+    places.push_back(
+        {.host = "host" + std::to_string(rank / hosts.local), .local_rank = rank % hosts.local});
   const auto met = in_threads(options_of(places), [&](int rank, Communicator& link) {
     CountingCommunicator counting(link, counts);
     try {
@@ -136,7 +141,8 @@ void on_hosts(const Hosts& hosts, const Words& overrides, const Lead& lead,
 Outcome train_on(const Hosts& hosts, const Words& overrides, int steps = 4) {
   Outcome outcome;
   CountingCommunicator::Counts counts;
-  on_hosts(hosts, overrides, [&](TrainingRun& run) { outcome = train(run, steps); }, counts);
+  on_hosts(
+      hosts, overrides, [&](TrainingRun& run) { outcome = train(run, steps); }, counts);
   return outcome;
 }
 
@@ -171,16 +177,16 @@ TEST_P(Gathering, ChangesNoBitByRanksOrHosts) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cpu, Gathering,
-    testing::Values(
-        Variant{"full", {}}, Variant{"int8", kInt8}, Variant{"int8OnNvme", kInt8 + kOnNvme},
-        Variant{"int8Waves", kInt8 + kWaves},
-        Variant{"int8Fp32", kInt8 + Words{"bf16.enabled=false"}},
-        // The first steps overflow, and are skipped.
-        Variant{"int8Fp16", kInt8 + Words{"bf16.enabled=false", "fp16.enabled=true",
+    testing::Values(Variant{"full", {}}, Variant{"int8", kInt8},
+                    Variant{"int8OnNvme", kInt8 + kOnNvme}, Variant{"int8Waves", kInt8 + kWaves},
+                    Variant{"int8Fp32", kInt8 + Words{"bf16.enabled=false"}},
+                    // The first steps overflow, and are skipped.
+                    Variant{"int8Fp16",
+                            kInt8 + Words{"bf16.enabled=false", "fp16.enabled=true",
                                           "fp16.initial_scale_power=26", "fp16.hysteresis=1"}},
-        Variant{"tied", of_llama(kInt8 + Words{"model.tied_head=on"})},
-        Variant{"experts", of_experts(kInt8)}, Variant{"adapters", of_adapters(kInt8)},
-        Variant{"adaptersNf4", of_adapters(kInt8 + Words{"recipe.lora.base_bits=4"})}),
+                    Variant{"tied", of_llama(kInt8 + Words{"model.tied_head=on"})},
+                    Variant{"experts", of_experts(kInt8)}, Variant{"adapters", of_adapters(kInt8)},
+                    Variant{"adaptersNf4", of_adapters(kInt8 + Words{"recipe.lora.base_bits=4"})}),
     [](const auto& name) { return std::string(name.param.name); });
 
 // Other weights than without, and close to them.
@@ -223,6 +229,94 @@ TEST(Gathering, ChangesNoBitInRandomCombinations) {
   }
 }
 
+// One step that is applied and several that are skipped, in either order.
+TEST(Gathering, KeepsCopiesOverSkippedSteps) {
+  const Words skips = {"bf16.enabled=false", "fp16.enabled=true", "fp16.initial_scale_power=32",
+                       "fp16.hysteresis=1", "fp16.loss_scale_window=2"};
+  constexpr int kSteps = 30;
+  const Outcome one = train_on({1, 1}, skips, kSteps);
+  EXPECT_THAT(one.skipped, testing::Contains(true));
+  EXPECT_THAT(one.skipped, testing::Contains(false));
+  EXPECT_EQ(train_on({2, 1}, skips + kCopies, kSteps), one);
+}
+
+// A rank's parts of a run whose parameters are all `value` in the first unit it asks for.
+class ValuesOfUnits {
+ public:
+  explicit ValuesOfUnits(Resources& parts) : parts_(parts) {}
+
+  // All masters, as loading a checkpoint sets them.
+  void set(float value) const {
+    EXPECT_OK(parts_.state().set(
+        [value](const ParameterSpec&, const offload::StateSlice& to) -> Status {
+          std::fill(to.master().begin(), to.master().end(), value);
+          return {};
+        },
+        offload::Calls::kInOrder, {}));
+  }
+  // One unit's, as a script changes them.
+  void change(int unit, float value) const {
+    EXPECT_OK(parts_.state().amend(
+        std::array{unit},
+        [value](const ParameterSpec&, const offload::StateSlice& state) -> Status {
+          std::fill(state.master().begin(), state.master().end(), value);
+          return {};
+        }));
+  }
+  // What passes would compute with; a collective.
+  float of(int unit) const {
+    auto views = parts_.parameters().units().acquire(unit);
+    EXPECT_OK(views);
+    const at::Tensor parameter = (**views)[0];
+    EXPECT_TRUE(at::equal(parameter, at::full_like(parameter, parameter.flatten()[0].item())));
+    const auto value = parameter.flatten()[0].item<float>();
+    parts_.parameters().units().release(unit);
+    return value;
+  }
+
+ private:
+  Resources& parts_;
+};
+
+class CopiesOnHosts : public testing::TestWithParam<Words> {};
+
+// A checkpoint that is loaded and a parameter that a script changes reach every rank, although
+// hosts have copies.
+TEST_P(CopiesOnHosts, AreNeverStale) {
+  const SmallRun small(GetParam() + kCopies + Words{"run.lanes=4"});
+  const std::vector<RankPlace> places = {{.host = "a", .local_rank = 0},
+                                         {.host = "a", .local_rank = 1},
+                                         {.host = "b", .local_rank = 0},
+                                         {.host = "b", .local_rank = 1}};
+  CountingCommunicator::Counts counts;
+  const auto met = in_threads(options_of(places), [&](int rank, Communicator& link) {
+    CountingCommunicator counting(link, counts, /*least=*/0);
+    const config::Config config = small.config(4);
+    const ModelLayout model = configured_layout(config, /*on_gpu=*/false);
+    auto plan = plan_memory(config, model, {.ranks = {.rank = rank, .world = 4, .hosts = 2}});
+    ASSERT_TRUE(plan.ok()) << plan.error().message();
+    auto parts = Resources::create(config, *plan, model, {.link = &counting});
+    ASSERT_TRUE(parts.ok()) << parts.error().message();
+    const ValuesOfUnits units(**parts);
+    const auto sent = [&] { return counts.of(ProcessGroup::kWorld); };
+    units.set(0.5F);
+    EXPECT_EQ(units.of(1), 0.5F);
+    const std::uint64_t before = sent();
+    EXPECT_EQ(units.of(1), 0.5F);
+    EXPECT_TRUE(rank != 0 || sent() == before) << "the host has a copy";
+    units.set(2.0F);
+    EXPECT_EQ(units.of(1), 2.0F);
+    EXPECT_EQ(units.of(2), 2.0F);
+    units.change(1, -4.0F);
+    EXPECT_EQ(units.of(1), -4.0F);
+    EXPECT_EQ(units.of(1), -4.0F);
+    EXPECT_EQ(units.of(2), 2.0F);
+  });
+  for (const Status& status : met) EXPECT_TRUE(status.ok()) << message_of(status);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, CopiesOnHosts, testing::Values(Words{}, kInt8, kInt8 + kOnNvme));
+
 // Bytes of gathers in a step, over the bytes of the parameters.
 struct Gathered {
   double world = 0;
@@ -236,19 +330,18 @@ Gathered gathered_in_a_step(const Words& overrides) {
       {2, 2}, larger + overrides,
       [&](TrainingRun& run) {
         run.step();
-        const auto before = std::array{counts.of(ProcessGroup::kWorld),
-                                       counts.of(ProcessGroup::kNode)};
+        const auto before =
+            std::array{counts.of(ProcessGroup::kWorld), counts.of(ProcessGroup::kNode)};
         run.step();
         const auto bytes = 2.0 * static_cast<double>(run.model().parameter_elements());
-        got.world =
-            static_cast<double>(counts.of(ProcessGroup::kWorld) - before.front()) / bytes;
+        got.world = static_cast<double>(counts.of(ProcessGroup::kWorld) - before.front()) / bytes;
         got.node = static_cast<double>(counts.of(ProcessGroup::kNode) - before.back()) / bytes;
       },
       counts);
   return got;
 }
 
-// As published: M for each of forward and backward, half of it in 8 bits, and none over the
+// The published bytes: M for each of forward and backward, half of it in 8 bits, and none over the
 // network in backward where hosts have copies.
 TEST(Gathering, SendsWhatIsPublished) {
   constexpr double kNear = 0.12;  // of padding, and of the head, which is needed once
@@ -272,10 +365,10 @@ TEST(Gathering, SendsWhatIsPublished) {
 
 // A frozen base is gathered over the network in the first step, and never again.
 TEST(Gathering, SendsAFrozenBaseOnce) {
-  const Gathered copies = gathered_in_a_step(
-      {"recipe.lora.rank=2", "model.family=llama", "model.architecture=qwen3", "model.kv_heads=1",
-       "model.head_dim=32", "model.ffn_multiplier=3", "model.preset=custom",
-       "communication.host_copy=auto"});
+  const Gathered copies =
+      gathered_in_a_step({"recipe.lora.rank=2", "model.family=llama", "model.architecture=qwen3",
+                          "model.kv_heads=1", "model.head_dim=32", "model.ffn_multiplier=3",
+                          "model.preset=custom", "communication.host_copy=auto"});
   EXPECT_LT(copies.world, 0.1);
   EXPECT_GT(copies.node, 1);
 }
