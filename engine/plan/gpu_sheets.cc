@@ -1,5 +1,6 @@
 #include "engine/plan/gpu_sheets.h"
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 
@@ -82,6 +83,24 @@ constexpr std::array kSheets = {
     GpuSheet{"b200", "B200", 178, 2250, 7700, 64, kBlackwellDataCenter},
 };
 
+// Names that drivers report, if they have other words than the titles.
+struct ReportedName {
+  std::string_view reported;
+  std::string_view name;
+};
+constexpr std::array kReportedNames = {
+    ReportedName{"NVIDIA GeForce RTX 3060", "rtx3060"},
+    ReportedName{"NVIDIA GeForce RTX 3080", "rtx3080"},
+    ReportedName{"NVIDIA RTX 6000 Ada Generation", "rtx6000ada"},
+    ReportedName{"NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtxpro6000"},
+    ReportedName{"NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "rtxpro6000"},
+    ReportedName{"NVIDIA A100-PCIE-40GB", "a100-40"},
+    ReportedName{"NVIDIA A100-SXM4-40GB", "a100-40"},
+    ReportedName{"NVIDIA A100 80GB PCIe", "a100-80"},
+    ReportedName{"NVIDIA A100-SXM4-80GB", "a100-80"},
+    ReportedName{"NVIDIA H100 80GB HBM3", "h100"},
+};
+
 // Only letters and digits, without the words that all cards' names contain.
 std::string plain(std::string_view text) {
   std::string name;
@@ -99,6 +118,10 @@ std::string plain(std::string_view text) {
 std::span<const GpuSheet> gpu_sheets() { return kSheets; }
 
 Result<const GpuSheet*> find_gpu_sheet(std::string_view name) {
+  const auto* const reported =
+      std::find_if(kReportedNames.begin(), kReportedNames.end(),
+                   [&](const ReportedName& it) { return plain(it.reported) == plain(name); });
+  if (reported != kReportedNames.end()) name = reported->name;
   std::string names;
   for (const GpuSheet& it : kSheets) {
     if (plain(name) == plain(it.name) || plain(name) == plain(it.title)) return &it;

@@ -34,7 +34,7 @@ struct GpuSheet {
 };
 
 std::span<const GpuSheet> gpu_sheets();
-// Accepts any spelling: "RTX 4090", "rtx-4090", "4090".
+// Accepts any spelling: "RTX 4090", "rtx-4090", "4090"; and what a driver reports.
 Result<const GpuSheet*> find_gpu_sheet(std::string_view name);
 
 // For a GPU that is described by numbers instead of by name.

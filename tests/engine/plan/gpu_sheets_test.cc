@@ -153,6 +153,10 @@ TEST(GpuSheets, AreFoundHoweverTheirNamesAreWritten) {
     EXPECT_EQ((*find_gpu_sheet(name))->name, "rtx4090") << name;
   EXPECT_EQ((*find_gpu_sheet("H100"))->tflops, 989);
   EXPECT_EQ((*find_gpu_sheet("A100 80GB"))->name, "a100-80");
+  EXPECT_EQ((*find_gpu_sheet("NVIDIA H100 80GB HBM3"))->name, "h100");
+  EXPECT_EQ((*find_gpu_sheet("NVIDIA H100 PCIe"))->name, "h100-pcie");
+  EXPECT_EQ((*find_gpu_sheet("NVIDIA A100-SXM4-80GB"))->name, "a100-80");
+  EXPECT_EQ((*find_gpu_sheet("NVIDIA RTX 6000 Ada Generation"))->name, "rtx6000ada");
   const auto absent = find_gpu_sheet("voodoo2");
   ASSERT_FALSE(absent.ok());
   EXPECT_THAT(absent.error().message(), HasSubstr("rtx3090, rtx3090ti"));
