@@ -37,8 +37,6 @@ struct CudaSlotOptions {
   Gathering gathering;
   bool is_frozen = false;  // resident units are whole from the start, and never change
 
-  // Whether units are gathered or rounded in their slots, so that shards have places of their own.
-  bool gathers() const { return ranks.world > 1 || gathering.in_int8; }
   // The host's form of the units, whose shards are gathered.
   BaseForm form() const { return is_frozen ? base : BaseForm{.form = param_form, .ranks = ranks}; }
 };

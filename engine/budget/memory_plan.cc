@@ -131,7 +131,9 @@ std::vector<std::string> notes_on_copies(const RunSpec& spec) {
   const config::HostCopy asked = spec.config.communication.host_copy;
   if (!spec.trains() || asked == config::HostCopy::kOff) return {};
   if (spec.ranks.hosts == 1)
-    return {"communication.host_copy has no effect on one host: nothing crosses a network"};
+    return {
+        "communication.host_copy has no effect: it is for several hosts with the same number of "
+        "ranks, more than one on each, numbered host by host"};
   if (!spec.on_gpu && asked == config::HostCopy::kGpu)
     return {"communication.host_copy is in RAM: without a GPU all parameters are"};
   return {};

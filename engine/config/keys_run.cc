@@ -384,8 +384,8 @@ constexpr Key kRows[] = {
      .choices = "off|gpu|ram|auto",
      .meaning = "where each host keeps a copy of the parameters that it has gathered, divided "
                 "among its ranks, so that they cross the network once per step (ZeRO++'s hpZ): "
-                "auto is the GPU where the plan has room, else RAM. Without effect on one host; "
-                "results do not depend on it"},
+                "auto is the GPU where the plan has room, else RAM. Without effect on one host or "
+                "with one rank on each; results do not depend on it"},
 };
 
 constexpr auto kKeys = [] {

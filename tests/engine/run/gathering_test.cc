@@ -36,18 +36,19 @@ struct Hosts {
 };
 
 // Counts the bytes that ranks receive by gathers of parameters, in each group.
-class CountingCommunicator final : public Communicator {
+class GatherCounter final : public Communicator {
  public:
   struct Counts {
     std::array<std::atomic<std::uint64_t>, kProcessGroups> bytes{};
     std::uint64_t of(ProcessGroup group) const { return bytes[static_cast<std::size_t>(group)]; }
   };
   // Counts gathers of at least so many bytes: figures and texts are smaller.
-  CountingCommunicator(Communicator& inner, Counts& counts, std::uint64_t least = 8192)
+  GatherCounter(Communicator& inner, Counts& counts, std::uint64_t least = 8192)
       : inner_(inner), counts_(counts), least_(least) {}
 
   int rank(ProcessGroup group) const override { return inner_.rank(group); }
   int world_size(ProcessGroup group) const override { return inner_.world_size(group); }
+  offload::Topology topology() const override { return inner_.topology(); }
   Status finish(void* stream) override { return inner_.finish(stream); }
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
   Status health() const override { return inner_.health(); }
@@ -108,7 +109,7 @@ Outcome train(TrainingRun& run, int steps) {
 using Lead = std::function<void(TrainingRun&)>;
 
 void on_hosts(const Hosts& hosts, const Words& overrides, const Lead& lead,
-              CountingCommunicator::Counts& counts) {
+              GatherCounter::Counts& counts) {
   Words all = {"run.lanes=" + std::to_string(kLanes)};
   all.insert(all.end(), overrides.begin(), overrides.end());
   all.push_back("gradient_accumulation_steps=" + std::to_string(kMicroBatches / hosts.world()));
@@ -122,10 +123,9 @@ void on_hosts(const Hosts& hosts, const Words& overrides, const Lead& lead,
     places.push_back(
         {.host = "host" + std::to_string(rank / hosts.local), .local_rank = rank % hosts.local});
   const auto met = in_threads(options_of(places), [&](int rank, Communicator& link) {
-    CountingCommunicator counting(link, counts);
+    GatherCounter counting(link, counts);
     try {
-      const auto run = small.start(
-          {.ranks = {.rank = rank, .world = hosts.world(), .hosts = hosts.hosts}}, counting);
+      const auto run = small.start({.ranks = counting.topology().part(rank)}, counting);
       if (rank == 0)
         lead(*run);
       else
@@ -140,7 +140,7 @@ void on_hosts(const Hosts& hosts, const Words& overrides, const Lead& lead,
 
 Outcome train_on(const Hosts& hosts, const Words& overrides, int steps = 4) {
   Outcome outcome;
-  CountingCommunicator::Counts counts;
+  GatherCounter::Counts counts;
   on_hosts(
       hosts, overrides, [&](TrainingRun& run) { outcome = train(run, steps); }, counts);
   return outcome;
@@ -237,7 +237,7 @@ TEST(Gathering, KeepsCopiesOverSkippedSteps) {
   const Outcome one = train_on({1, 1}, skips, kSteps);
   EXPECT_THAT(one.skipped, testing::Contains(true));
   EXPECT_THAT(one.skipped, testing::Contains(false));
-  EXPECT_EQ(train_on({2, 1}, skips + kCopies, kSteps), one);
+  EXPECT_EQ(train_on({2, 2}, skips + kCopies, kSteps), one);
 }
 
 // A rank's parts of a run whose parameters are all `value` in the first unit it asks for.
@@ -288,12 +288,12 @@ TEST_P(CopiesOnHosts, AreNeverStale) {
                                          {.host = "a", .local_rank = 1},
                                          {.host = "b", .local_rank = 0},
                                          {.host = "b", .local_rank = 1}};
-  CountingCommunicator::Counts counts;
+  GatherCounter::Counts counts;
   const auto met = in_threads(options_of(places), [&](int rank, Communicator& link) {
-    CountingCommunicator counting(link, counts, /*least=*/0);
+    GatherCounter counting(link, counts, /*least=*/0);
     const config::Config config = small.config(4);
     const ModelLayout model = configured_layout(config, /*on_gpu=*/false);
-    auto plan = plan_memory(config, model, {.ranks = {.rank = rank, .world = 4, .hosts = 2}});
+    auto plan = plan_memory(config, model, {.ranks = counting.topology().part(rank)});
     ASSERT_TRUE(plan.ok()) << plan.error().message();
     auto parts = Resources::create(config, *plan, model, {.link = &counting});
     ASSERT_TRUE(parts.ok()) << parts.error().message();
@@ -325,7 +325,7 @@ struct Gathered {
 Gathered gathered_in_a_step(const Words& overrides) {
   const Words larger = {"model.hidden=128", "model.layers=4", "model.heads=4", "model.vocab=512"};
   Gathered got;
-  CountingCommunicator::Counts counts;
+  GatherCounter::Counts counts;
   on_hosts(
       {2, 2}, larger + overrides,
       [&](TrainingRun& run) {

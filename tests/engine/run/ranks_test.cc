@@ -190,7 +190,7 @@ TEST(RanksThatSaveInTheBackground, SaveWhatTheyHadAndTrainOnWithTheSameBits) {
       }
       states.push_back(saved_state(run));
     };
-    work_on(world, small, {.begin = begin, .lead = lead});
+    work_on({.world = world}, small, {.begin = begin, .lead = lead});
     return states;
   };
   const std::vector<std::string> on_nvme = {
