@@ -291,7 +291,8 @@ TEST(Gathering, RefusesAPartitionThatIsNotAHosts) {
   EXPECT_TRUE(plan({.rank = 0, .world = 8, .hosts = 4}).ok());
   const auto one_host = plan({.rank = 0, .world = 8});
   ASSERT_TRUE(one_host.ok());
-  EXPECT_THAT(one_host->notes, testing::Contains(testing::HasSubstr("communication.host_copy has no effect")));
+  EXPECT_THAT(one_host->notes,
+              testing::Contains(testing::HasSubstr("communication.host_copy has no effect")));
 }
 
 // The memory for a vocabulary of 152,064 rows that the host updates completely.
