@@ -1,5 +1,6 @@
 // Gathers in 8 bits, and copies on hosts: their bits, and the bytes that cross between hosts. Ranks
 // are threads, which say that they are on several hosts.
+#include <ATen/Context.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full_like.h>
 #include <gmock/gmock.h>
@@ -110,7 +111,7 @@ using Lead = std::function<void(TrainingRun&)>;
 
 void on_hosts(const Hosts& hosts, const Words& overrides, const Lead& lead,
               GatherCounter::Counts& counts) {
-  Words all = {"run.lanes=" + std::to_string(kLanes)};
+  Words all = {"run.device=cpu", "run.lanes=" + std::to_string(kLanes)};
   all.insert(all.end(), overrides.begin(), overrides.end());
   all.push_back("gradient_accumulation_steps=" + std::to_string(kMicroBatches / hosts.world()));
   const SmallRun small(all);
@@ -198,6 +199,27 @@ TEST(SentWeightsInt8, AreWhatARunComputesWith) {
     EXPECT_NEAR(int8.losses[i], full.losses[i], 0.05) << "step " << i;
 }
 
+// On one GPU: wherever parameters and state are, shards have places of their own.
+TEST(SentWeightsInt8, HaveTheSameBitsInEveryPlaceOfAGpu) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no GPU that LibTorch can use in this machine";
+  const auto trained = [](const Words& places) {
+    const SmallRun small(kInt8 + Words{"run.device=cuda"} + places);
+    return train(*small.start(), 4);
+  };
+  const auto on = [](const std::string& params, const std::string& state) {
+    return Words{"zero_optimization.offload_param.device=" + params,
+                 "zero_optimization.offload_optimizer.device=" + state};
+  };
+  const Outcome expected = trained(on("cpu", "cpu"));
+  EXPECT_EQ(trained(on("none", "none")), expected);
+  EXPECT_EQ(trained(on("none", "cpu")), expected);
+  EXPECT_EQ(trained(kOnNvme), expected);
+  EXPECT_EQ(trained(kWaves), expected);
+  EXPECT_EQ(trained({"zero_optimization.offload_optimizer.device=auto",
+                     R"(placement.optimizer_fractions={"gpu": 0.4, "cpu": 0.3, "nvme": 0.3})"}),
+            expected);
+}
+
 // The base is the same as one that is stored in 8 bits.
 TEST(SentWeightsInt8, OfABaseAreThoseOfBaseBits8) {
   EXPECT_EQ(train_on({1, 1}, of_adapters(kInt8)),
@@ -283,7 +305,7 @@ class CopiesOnHosts : public testing::TestWithParam<Words> {};
 // A checkpoint that is loaded and a parameter that a script changes reach every rank, although
 // hosts have copies.
 TEST_P(CopiesOnHosts, AreNeverStale) {
-  const SmallRun small(GetParam() + kCopies + Words{"run.lanes=4"});
+  const SmallRun small(GetParam() + kCopies + Words{"run.device=cpu", "run.lanes=4"});
   const std::vector<RankPlace> places = {{.host = "a", .local_rank = 0},
                                          {.host = "a", .local_rank = 1},
                                          {.host = "b", .local_rank = 0},
