@@ -34,7 +34,8 @@ def among_ranks(case):
     """One rank's part of a case of Bits: the same as alone(), with its share of the batches."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     drive = case["drive"]
-    with start(world, case["place"], drive, case["stage"], lanes=max(world, 2)) as engine:
+    options = {"lanes": max(world, 2), "communication": case["communication"]}
+    with start(world, case["place"], drive, case["stage"], **options) as engine:
         if case["load"]:
             engine.load_checkpoint(case["load"])
         losses = train(engine, of_steps(case["first"], case["last"], world, rank))
@@ -49,7 +50,8 @@ def among_ranks(case):
 class Bits(unittest.TestCase):
     def run_ranks(self, cases, world=2, hosts=1):
         """Losses and hashes by case."""
-        defaults = {"first": 0, "place": "cpu", "stage": 3, "load": None, "save": None}
+        defaults = {"first": 0, "place": "cpu", "stage": 3, "load": None, "save": None,
+                    "communication": {}}
         code = 'for case in json.loads(os.environ["WHAT"]): among_ranks(case)'
         code = f"from ranks_test import *\n{code}"
         with tempfile.TemporaryDirectory() as drive:
@@ -79,6 +81,19 @@ class Bits(unittest.TestCase):
     def test_of_four_ranks_on_two_hosts(self):
         got = self.run_ranks([{"last": 2}, {"last": 2, "place": "nvme", "stage": 1}], 4, 2)
         self.assertEqual(got, [alone(0, 2, lanes=4)] * 2)
+
+    @unittest.skipIf(DEVICE == "cuda", "there may be two")
+    def test_of_weights_in_8_bits_and_copies_on_hosts(self):
+        int8 = {"weights": "int8"}
+        expected = alone(0, STEPS, lanes=4, communication=int8)
+        self.assertNotEqual(expected, alone(0, STEPS, lanes=4))
+        ways = [
+            {"communication": int8},
+            {"communication": {**int8, "host_copy": "ram"}},
+            {"communication": {**int8, "host_copy": "auto"}, "place": "nvme"},
+        ]
+        got = self.run_ranks([{"last": STEPS, **way} for way in ways], 4, 2)
+        self.assertEqual(got, [expected] * 3)
 
     def test_resume_on_another_number_of_ranks(self):
         losses, weights = alone(0, STEPS)
