@@ -1,5 +1,5 @@
-// Topology: how the ranks of a run are spread over hosts. Shards, shares of a host and the exchanges
-// between ranks derive from it.
+// Topology: how the ranks of a run are spread over hosts. Shards, shares of a host and the
+// exchanges between ranks derive from it.
 //
 // Threads: a value.
 #pragma once

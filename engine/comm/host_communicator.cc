@@ -16,8 +16,8 @@ constexpr std::uint64_t kScratchBytes = 1U << 20;
 // Minimum size of a transferred block, however many ranks share the scratch.
 constexpr std::uint64_t kLeastBlockBytes = 4096;
 
-// The minimum piece of an all_gather that travels by host. Smaller ones are bound by latency, and go
-// directly, so that a rank that waits can name the one that has not come.
+// The minimum piece of an all_gather that travels by host. Smaller ones are bound by latency, and
+// go directly, so that a rank that waits can name the one that has not come.
 constexpr std::uint64_t kLeastPieceByHost = 64U << 10;
 
 using ConstBytes = std::span<const std::byte>;
@@ -148,8 +148,8 @@ class HostCommunicator final : public Communicator {
         [&](std::size_t r) { return piece(all, r, mine.size()); });
   }
 
-  // A piece goes to one rank of each other host, the one with this local rank, which passes it on to
-  // the ranks of its host. So it crosses the network once per host.
+  // A piece goes to one rank of each other host, the one with this local rank, which passes it on
+  // to the ranks of its host. So it crosses the network once per host.
   Status gather_by_host(ConstBytes mine, MutableBytes all) {
     constexpr auto kKind = CollectiveKind::kAllGather;
     const std::size_t of_host = size(ProcessGroup::kNode);

@@ -1,8 +1,8 @@
 // make_host_communicator: every collective of communicator.h on host memory, built from messages.
 //
 // How:     all_gather, all_to_all and broadcast go directly between each two ranks, all at once. A
-//          broadcast is sent by its root once for each rank. A large all_gather of the world crosses
-//          the network once per host, if all hosts have as many ranks, which are neighbours.
+//          broadcast is sent by its root once for each rank. A large all_gather of the world
+//          crosses the network once per host, if the hosts are regular (offload::Topology).
 // Memory:  1 MiB of scratch; from 256 ranks on, 4 KiB a rank; allocated at creation.
 // Errors:  those of make_groups(); a stream is refused (kUnsupported), because device memory is not
 //          supported.

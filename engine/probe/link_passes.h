@@ -23,8 +23,8 @@ struct LinkBuffers {
 };
 
 // Returns the slowest rank's rates on all ranks. Larger sizes are measured only if smaller ones
-// take less than a third of a second. The rates are for all ranks, on any hosts; an exchange has the
-// hops of a run's reduction.
+// take less than a third of a second. The rates are for all ranks, on any hosts; an exchange has
+// the hops of a run's reduction.
 Result<offload::LinkSpeeds> time_link(Communicator& link, const LinkBuffers& buffers,
                                       const Clock& clock);
 

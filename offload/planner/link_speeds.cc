@@ -47,7 +47,7 @@ double exchanged_bytes(const Topology& ranks, double bytes) {
   return received_bytes(ranks.adds_by_host() ? host_of(ranks) : ranks, bytes);
 }
 
-// Of the host's sum, a rank exchanges its share.
+// A rank exchanges its share of the host's sum.
 double host_exchanged_bytes(const Topology& ranks, double bytes) {
   return ranks.adds_by_host() ? bytes / ranks.local_world * share_of_others(ranks.hosts()) : 0;
 }

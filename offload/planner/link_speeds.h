@@ -36,8 +36,8 @@ struct LinkSpeeds {
 
 // Seconds for a gathered unit of `bytes` bytes. Infinite: nothing can be sent.
 double gather_s(const LinkSpeeds& link, const Topology& ranks, double bytes);
-// Seconds for one exchange of a sum of `bytes` bytes on each rank, in `calls` calls: among the ranks
-// of a host if it adds_by_host(), else among all; and then for one among hosts.
+// Seconds for one exchange of a sum of `bytes` bytes on each rank, in `calls` calls. The first is
+// among the ranks of a host if it adds_by_host(), else among all; the second is among hosts.
 double exchange_s(const LinkSpeeds& link, const Topology& ranks, double bytes, double calls);
 double host_exchange_s(const LinkSpeeds& link, const Topology& ranks, double bytes, double calls);
 // The bytes that a rank receives of a gathered unit, and in these exchanges.
