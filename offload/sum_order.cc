@@ -21,6 +21,9 @@ std::int64_t subtree_at(std::int64_t first, std::int64_t end) {
   return static_cast<std::int64_t>(first == 0 ? room : std::min(room, lowest_bit(first)));
 }
 
+// Whether hosts have several ranks, which add up their sums first.
+bool adds_by_host(const RankPart& ranks) { return ranks.hosts > 1 && ranks.world > ranks.hosts; }
+
 // A subtree that ends with the last lane counts as whole, as if more lanes followed.
 std::int64_t end_of_tree(std::int64_t end, std::int64_t lanes) {
   return end == lanes ? static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(lanes)))
@@ -83,7 +86,8 @@ int SumOrder::open_sums(std::int64_t micro_batches) const {
 }
 
 HeldSums SumOrder::held(const Waves& waves) const {
-  HeldSums held{.exchanges = exchanges(), .host_exchanges = host_exchanges()};
+  HeldSums held{
+      .exchanges = exchanges(), .host_exchanges = host_exchanges(), .codec = parts_.codec};
   Parts parts = parts_;
   for (parts.ranks.rank = 0; parts.ranks.rank < parts.ranks.world; ++parts.ranks.rank) {
     const SumOrder of_rank(parts);
@@ -107,12 +111,22 @@ int SumOrder::roots() const {
 
 int SumOrder::exchanges() const { return static_cast<int>(separate_rounds()) * most_roots(); }
 
-int SumOrder::host_exchanges() const { return parts_.ranks.hosts > 1 ? of_host().exchanges() : 0; }
+int SumOrder::host_exchanges() const {
+  return adds_by_host(parts_.ranks) ? of_host().exchanges() : 0;
+}
 
 std::uint64_t SumOrder::received_pieces(const HeldSums& sums, const RankPart& ranks) {
   if (ranks.world == 1) return 0;
   return static_cast<std::uint64_t>(sums.exchanges) * static_cast<std::uint64_t>(ranks.world) +
          static_cast<std::uint64_t>(sums.host_exchanges) * static_cast<std::uint64_t>(ranks.hosts);
+}
+
+std::uint64_t SumOrder::exchange_bytes(const HeldSums& sums, const RankPart& ranks,
+                                       std::uint64_t piece_elements) {
+  const std::uint64_t bytes = received_pieces(sums, ranks) * piece_elements * sizeof(float);
+  if (ranks.world == 1 || sums.codec == SumCodec::kFp32) return bytes;
+  return bytes + 2 * static_cast<std::uint64_t>(ranks.world) *
+                     encoded_sum_bytes(sums.codec, piece_elements);
 }
 
 SumOrder SumOrder::of_host() const {
@@ -148,9 +162,11 @@ std::vector<int> SumOrder::add(const RankRange& ranks, Hop& hop) const {
 }
 
 std::vector<SumOrder::Hop> SumOrder::hops() const {
-  const auto& [rank, world, hosts] = parts_.ranks;
+  const int rank = parts_.ranks.rank;
+  const int world = parts_.ranks.world;
   if (world == 1) return {};
-  const int members = world / hosts;
+  const bool by_host = adds_by_host(parts_.ranks);
+  const int members = by_host ? world / parts_.ranks.hosts : world;
   const int first = rank / members * members;
   Hop hop{.members = members};
   const int of_a_round = most_roots();
@@ -158,7 +174,7 @@ std::vector<SumOrder::Hop> SumOrder::hops() const {
   for (int number = 0; number < exchanges(); ++number)
     hop.sent.push_back(number / of_a_round * own + std::min(number % of_a_round, own - 1));
   const std::vector<int> left = add({first, first + members}, hop);
-  if (hosts > 1) {
+  if (by_host) {
     Hop last = of_host().hops().front();
     for (int& sum : last.sent) sum = left[static_cast<std::size_t>(sum)];
     return {std::move(hop), std::move(last)};

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "offload/step_program.h"
+#include "offload/sum_codec.h"
 #include "offload/unit_shards.h"
 
 namespace sluice::offload {
@@ -35,10 +36,10 @@ namespace sluice::offload {
 struct HeldSums {
   int levels = 1;  // maximum while micro-batches are added
   int kept = 0;    // maximum from one wave of a step to the next; 0: a single wave
-  // The number of exchanges with which several ranks reduce it: those of a host if there are
-  // several, and then those of hosts; or all ranks.
+  // The exchanges that reduce it. With several hosts: first within each host, then among hosts.
   int exchanges = 1;
   int host_exchanges = 0;
+  SumCodec codec = SumCodec::kFp32;
 
   friend bool operator==(const HeldSums&, const HeldSums&) = default;
 };
@@ -50,6 +51,7 @@ class SumOrder {
     std::int64_t lanes = 1;   // per round
     std::int64_t rounds = 1;  // lanes * rounds divides the micro-batches: divides()
     RankPart ranks = {};
+    SumCodec codec = SumCodec::kFp32;  // of sums on their way between ranks
   };
   SumOrder() = default;
   explicit SumOrder(const Parts& parts);
@@ -74,6 +76,7 @@ class SumOrder {
 
   // The number of sums that this rank has of a unit in the end.
   int roots() const;
+  SumCodec codec() const { return parts_.codec; }
   int exchanges() const;       // HeldSums
   int host_exchanges() const;  // HeldSums
   // What is exchanged among all ranks (one hop), or among the ranks of this host and then among
@@ -95,6 +98,10 @@ class SumOrder {
   std::vector<Hop> hops() const;
   // The pieces that a rank receives in all exchanges, its own included.
   static std::uint64_t received_pieces(const HeldSums& sums, const RankPart& ranks);
+  // What it needs for that, in pieces of so many elements: they are received in fp32, next to what
+  // one exchange sends and receives in another codec.
+  static std::uint64_t exchange_bytes(const HeldSums& sums, const RankPart& ranks,
+                                      std::uint64_t piece_elements);
 
  private:
   struct RankRange {

@@ -67,8 +67,8 @@ std::uint64_t cpu_sink_exchange_bytes(const ModelLayout& model, const HeldSums& 
   std::uint64_t most = 0;
   for (int unit = 0; unit < model.units(); ++unit)
     most = std::max(most, model.layout(unit).elements);
-  const std::uint64_t pieces = offload::SumOrder::received_pieces(sums, ranks) + 1;
-  return pieces * offload::shard_piece_elements(most, ranks.world) * sizeof(float);
+  const std::uint64_t piece = offload::shard_piece_elements(most, ranks.world);
+  return offload::SumOrder::exchange_bytes(sums, ranks, piece) + piece * sizeof(float);
 }
 
 std::uint64_t planned_cpu_sink_bytes(const ModelLayout& model, GradType type, const HeldSums& sums,

@@ -158,8 +158,8 @@ UnitGradientBytes unit_gradient_bytes(const ModelLayout& model, offload::GradTyp
           .square_sums = align_up(
               offload::sum_node_count(shard.first_element, shard.elements) * sizeof(double),
               kGradientAlignment),
-          .exchanged = offload::SumOrder::received_pieces(sums, ranks) *
-                       exchanged_elements(layout, ranks.world) * sizeof(float),
+          .exchanged = offload::SumOrder::exchange_bytes(sums, ranks,
+                                                         exchanged_elements(layout, ranks.world)),
           .reduced_shard =
               ranks.world > 1 && model.has_borrowers(unit)
                   ? offload::shard_piece_elements(layout.elements, ranks.world) * sizeof(float)

@@ -96,7 +96,8 @@ struct RunSpec {
     return offload::SumOrder({.micro_batches = config.batch.accumulation,
                               .lanes = config.run.lanes / ranks.world,
                               .rounds = config.run.rounds,
-                              .ranks = ranks});
+                              .ranks = ranks,
+                              .codec = config.communication.gradients});
   }
   // Sums kept for a unit's gradients.
   offload::HeldSums sums() const {

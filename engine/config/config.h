@@ -17,6 +17,7 @@
 #include "engine/config/lr_schedule.h"
 #include "engine/model/lora_recipe.h"
 #include "engine/model/model_shape.h"
+#include "offload/sum_codec.h"
 
 namespace sluice::config {
 
@@ -133,6 +134,10 @@ enum class HostCopy : std::uint8_t { kOff, kGpu, kRam, kAuto };
 struct Communication {
   SentWeights weights = SentWeights::kFull;
   HostCopy host_copy = HostCopy::kOff;
+};
+
+struct Communication {
+  offload::SumCodec gradients = offload::SumCodec::kFp32;  // how ranks send each other their sums
 };
 
 struct Aio {

@@ -62,7 +62,8 @@ using Field =
                  Accessor<Device>, Accessor<Tristate>, Accessor<IoBackendChoice>,
                  Accessor<DecayedParameters>, Accessor<MomentType>, Accessor<NonFiniteStep>,
                  Accessor<LaterCheckpoints>, Accessor<LongDocuments>, Accessor<WeightGradients>,
-                 Accessor<SentWeights>, Accessor<HostCopy>, Accessor<std::vector<ParameterGroup>>>;
+                 Accessor<SentWeights>, Accessor<HostCopy>, Accessor<offload::SumCodec>,
+                 Accessor<std::vector<ParameterGroup>>>;
 
 struct Range {
   double minimum = -std::numeric_limits<double>::infinity();

@@ -386,6 +386,13 @@ constexpr Key kRows[] = {
                 "among its ranks, so that they cross the network once per step (ZeRO++'s hpZ): "
                 "auto is the GPU where the plan has room, else RAM. Without effect on one host or "
                 "with one rank on each; results do not depend on it"},
+    {.path = "communication.gradients",
+     .field = SLUICE_FIELD(communication.gradients),
+     .default_json = "\"fp32\"",
+     .choices = "fp32|int4|int8",
+     .meaning = "how ranks send each other the gradients that they add up: int8 and int4 send "
+                "8 or 4 bits with a scale for each 128, within hosts and between them (ZeRO++'s "
+                "qgZ), and results depend on the number of ranks and hosts"},
 };
 
 constexpr auto kKeys = [] {

@@ -293,11 +293,11 @@ constexpr Key kKeys[] = {
      .meaning = "with recipe.lora, the frozen model is gathered in 8 bits: the same as "
                 "communication.weights int8 there"},
     {.path = "zero_optimization.zero_quantized_gradients",
-     .treatment = Treatment::kIgnored,
-     .reason = kQuantized},
+     .treatment = Treatment::kAlias,
+     .alias_of = "communication.gradients"},
     {.path = "zero_optimization.zeropp_loco_param",
      .treatment = Treatment::kIgnored,
-     .reason = kQuantized},
+     .reason = "errors of quantised gradients are not kept for the next step"},
     {.path = "zero_optimization.zenflow",
      .treatment = Treatment::kIgnored,
      .reason = "it gives up exact updates for speed; Sluice's updates overlap the next forward and "

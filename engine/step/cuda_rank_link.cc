@@ -8,13 +8,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <vector>
 
 #include "aio/check.h"
 #include "engine/comm/nccl_communicator.h"
 #include "engine/comm/nccl_cuda.h"
 #include "engine/device/cuda_copy_span.h"
 #include "engine/step/cuda_step.h"
+#include "offload/sum_codec_cuda.h"
 #include "offload/unit_shards.h"
 
 namespace sluice::engine {
@@ -33,6 +33,26 @@ at::Tensor numbers_at(const Rows& rows) {
 
 std::uint64_t world_of(const RankLink& ranks) {
   return static_cast<std::uint64_t>(ranks.part.world);
+}
+
+SumExchange::Kernels kernels_on(cudaStream_t stream) {
+  const auto pieces = [](offload::SumCodec codec, const Rows& rows) {
+    return offload::CudaSumPieces{
+        .codec = codec, .pieces = rows.rows, .elements = rows.elements, .stride = rows.stride};
+  };
+  return {.add =
+              [](const Rows& sum, const Rows& a, const Rows& b) {
+                at::Tensor to = numbers_at(sum);
+                at::add_out(to, numbers_at(a), numbers_at(b));
+              },
+          .encode =
+              [=](offload::SumCodec codec, const Rows& from, std::byte* to) {
+                return offload::encode_sums_cuda(pieces(codec, from), from.first, to, stream);
+              },
+          .decode =
+              [=](offload::SumCodec codec, const std::byte* from, const Rows& to) {
+                return offload::decode_sums_cuda(pieces(codec, to), from, to.first, stream);
+              }};
 }
 
 }  // namespace
@@ -65,9 +85,10 @@ void CudaRankLink::make_scratch(std::uint64_t bytes, const offload::SumOrder& or
 Result<float*> CudaRankLink::reduce(std::span<float* const> roots, std::uint64_t elements,
                                     const Traced& traced) {
   const std::uint64_t world = world_of(ranks_);
-  const std::uint64_t pieces = exchange_->received_pieces();
   const std::uint64_t piece = elements / world;
-  const std::uint64_t at_once = static_cast<std::uint64_t>(scratch_.numel()) / pieces;
+  const std::uint64_t at_once = static_cast<std::uint64_t>(scratch_.nbytes()) /
+                                exchange_->exchange_bytes(offload::kShardAlignment) *
+                                offload::kShardAlignment;
   SLUICE_CHECK(elements % world == 0 && at_once > 0, "a gathered unit, and room for an exchange");
   float* const own = roots.front() + static_cast<std::uint64_t>(ranks_.part.rank) * piece;
   const c10::cuda::CUDAStreamGuard guard(stream_);
@@ -75,21 +96,17 @@ Result<float*> CudaRankLink::reduce(std::span<float* const> roots, std::uint64_t
                            .track = TraceTrack::kLink,
                            .phase = "reduce",
                            .name = traced.name,
-                           .bytes = pieces * piece * sizeof(float)},
+                           .bytes = exchange_->exchange_bytes(piece)},
                           stream_.stream());
-  const std::vector<const float*> sent(roots.begin(), roots.end());
   for (std::uint64_t first = 0; first < piece; first += at_once) {
-    SLUICE_RETURN_IF_ERROR(exchange_->reduce({.roots = sent,
+    SLUICE_RETURN_IF_ERROR(exchange_->reduce({.roots = roots,
                                               .piece = piece,
                                               .first = first,
                                               .count = std::min(at_once, piece - first),
                                               .received = static_cast<float*>(scratch_.data_ptr()),
                                               .sum = own + first,
                                               .stream = stream_.stream()},
-                                             [](const Rows& sum, const Rows& a, const Rows& b) {
-                                               at::Tensor to = numbers_at(sum);
-                                               at::add_out(to, numbers_at(a), numbers_at(b));
-                                             }));
+                                             kernels_on(stream_.stream())));
   }
   return own;
 }

@@ -241,7 +241,7 @@ class CpuGradientSink final : public GradientSink {
   std::vector<Unit> units_;
 
   const ModelLayout& model_;
-  std::vector<const float*> roots_;  // of the unit being reduced
+  std::vector<float*> roots_;  // of the unit being reduced
   // With one rank its own sum is the sum over all ranks, in place.
   struct Exchange {
     RankReduction reduction;

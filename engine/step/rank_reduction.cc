@@ -20,87 +20,103 @@ void add_rows(const Rows& sum, const Rows& a, const Rows& b) {
   }
 }
 
+Status encode_rows(offload::SumCodec codec, const Rows& from, std::byte* to) {
+  const std::uint64_t bytes = offload::encoded_sum_bytes(codec, from.elements);
+  for (std::uint64_t row = 0; row < from.rows; ++row)
+    offload::encode_sum(codec, from.first + row * from.stride, from.elements, to + row * bytes);
+  return {};
+}
+
+Status decode_rows(offload::SumCodec codec, const std::byte* from, const Rows& to) {
+  const std::uint64_t bytes = offload::encoded_sum_bytes(codec, to.elements);
+  for (std::uint64_t row = 0; row < to.rows; ++row)
+    offload::decode_sum(codec, from + row * bytes, to.first + row * to.stride, to.elements);
+  return {};
+}
+
 }  // namespace
 
 SumExchange::SumExchange(const RankLink& ranks, const offload::SumOrder& order)
-    : ranks_(ranks), hops_(order.hops()) {
+    : ranks_(ranks),
+      sums_({.exchanges = order.exchanges(),
+             .host_exchanges = order.host_exchanges(),
+             .codec = order.codec()}),
+      hops_(order.hops()) {
   const bool by_host = ranks.part.hosts > 1;
   SLUICE_CHECK(!by_host || ranks.link->topology().part(ranks.part.rank) == ranks.part,
                "hosts of neighbouring ranks");
 }
 
-std::uint64_t SumExchange::received_pieces() const {
-  std::uint64_t pieces = 0;
-  std::uint64_t batches = static_cast<std::uint64_t>(ranks_.part.hosts);  // of the first hop
-  for (const offload::SumOrder::Hop& hop : hops_) {
-    pieces += hop.sent.size() * static_cast<std::uint64_t>(hop.members) * batches;
-    batches = 1;
+std::uint64_t SumExchange::exchange_bytes(std::uint64_t count) const {
+  return offload::SumOrder::exchange_bytes(sums_, ranks_.part, count);
+}
+
+// Row i of `sent` is piece i, and so is row i of what is received, contiguously.
+Status SumExchange::exchange(const Rows& sent, float* received, const Part& part,
+                             const Kernels& kernels, CollectiveOptions options) const {
+  options.stream = part.stream;
+  if (sums_.codec == offload::SumCodec::kFp32) {
+    options.sent_stride_bytes = sent.stride * sizeof(float);
+    return ranks_.link->all_to_all(
+        std::as_bytes(std::span(sent.first, (sent.rows - 1) * sent.stride + sent.elements)),
+        std::as_writable_bytes(std::span(received, sent.rows * sent.elements)), options);
   }
-  return pieces;
+  const std::uint64_t bytes = sent.rows * offload::encoded_sum_bytes(sums_.codec, sent.elements);
+  auto* const encoded = reinterpret_cast<std::byte*>(
+      part.received + offload::SumOrder::received_pieces(sums_, ranks_.part) * part.count);
+  SLUICE_RETURN_IF_ERROR(kernels.encode(sums_.codec, sent, encoded));
+  SLUICE_RETURN_IF_ERROR(ranks_.link->all_to_all(std::span(encoded, bytes),
+                                                 std::span(encoded + bytes, bytes), options));
+  return kernels.decode(
+      sums_.codec, encoded + bytes,
+      {.first = received, .rows = sent.rows, .elements = sent.elements, .stride = sent.elements});
 }
 
 // In the first hop of two, a rank gets its host's sums of its own piece and of the pieces of its
 // peers, a batch for each host. Sum n then has a row for each host:
 //
 //   exchange -> host whose piece it is -> member of this host -> elements
-Status SumExchange::exchange_in_first_hop(const Part& part) const {
-  const offload::SumOrder::Hop& hop = hops_.front();
-  const auto members = static_cast<std::uint64_t>(hop.members);
-  const auto batches = static_cast<std::uint64_t>(ranks_.part.hosts);
-  const std::uint64_t pieces = members * batches;
-  for (std::size_t exchange = 0; exchange < hop.sent.size(); ++exchange) {
-    const float* const root = part.roots[static_cast<std::size_t>(hop.sent[exchange])];
-    SLUICE_RETURN_IF_ERROR(ranks_.link->all_to_all(
-        std::as_bytes(std::span(root + part.first, (pieces - 1) * part.piece + part.count)),
-        std::as_writable_bytes(
-            std::span(part.received + exchange * pieces * part.count, pieces * part.count)),
-        {.group = batches > 1 ? ProcessGroup::kNode : ProcessGroup::kWorld,
-         .stream = part.stream,
-         .sent_stride_bytes = part.piece * sizeof(float),
-         .batches = batches}));
-  }
-  return {};
-}
-
-Status SumExchange::reduce(const Part& part, const Add& add) const {
-  SLUICE_RETURN_IF_ERROR(exchange_in_first_hop(part));
-  const auto rows = static_cast<std::uint64_t>(ranks_.part.hosts);
-  const auto members = static_cast<std::uint64_t>(hops_.front().members);
+Status SumExchange::reduce(const Part& part, const Kernels& kernels) const {
+  const bool by_host = hops_.size() > 1;
+  const auto hosts = static_cast<std::uint64_t>(by_host ? ranks_.part.hosts : 1);
+  const offload::SumOrder::Hop& first = hops_.front();
+  const auto members = static_cast<std::uint64_t>(first.members);
+  const std::uint64_t pieces = hosts * members;
   const auto of_first_hop = [&](int number) {
     const std::uint64_t exchange = static_cast<std::uint64_t>(number) / members;
     const std::uint64_t member = static_cast<std::uint64_t>(number) % members;
-    return Rows{.first = part.received + (exchange * rows * members + member) * part.count,
-                .rows = rows,
+    return Rows{.first = part.received + (exchange * pieces + member) * part.count,
+                .rows = hosts,
                 .elements = part.count,
                 .stride = members * part.count};
   };
-  float* received = part.received;  // in the last hop
-  const auto of_last_hop = [&](int number) {
-    return Rows{.first = received + static_cast<std::uint64_t>(number) * part.count,
-                .elements = part.count,
-                .stride = part.count};
-  };
-  const offload::SumOrder::Hop& last = hops_.back();
-  if (hops_.size() > 1) {
-    for (const offload::SumOrder::Addition& addition : hops_.front().additions)
-      add(of_first_hop(addition.to), of_first_hop(addition.to), of_first_hop(addition.from));
-    received += hops_.front().sent.size() * rows * members * part.count;
-    for (std::size_t exchange = 0; exchange < last.sent.size(); ++exchange) {
-      const Rows sent = of_first_hop(last.sent[exchange]);
-      SLUICE_RETURN_IF_ERROR(ranks_.link->all_to_all(
-          std::as_bytes(std::span(sent.first, (rows - 1) * sent.stride + part.count)),
-          std::as_writable_bytes(
-              std::span(received + exchange * rows * part.count, rows * part.count)),
-          {.group = ProcessGroup::kPeers,
-           .stream = part.stream,
-           .sent_stride_bytes = sent.stride * sizeof(float)}));
-    }
+  for (std::size_t number = 0; number < first.sent.size(); ++number) {
+    float* const root = part.roots[static_cast<std::size_t>(first.sent[number])];
+    SLUICE_RETURN_IF_ERROR(exchange(
+        {.first = root + part.first, .rows = pieces, .elements = part.count, .stride = part.piece},
+        part.received + number * pieces * part.count, part, kernels,
+        {.group = by_host ? ProcessGroup::kNode : ProcessGroup::kWorld, .batches = hosts}));
   }
-  const Rows sum{.first = part.sum, .elements = part.count, .stride = part.count};
+  float* received = part.received;  // in the last hop
+  const offload::SumOrder::Hop& last = hops_.back();
+  if (by_host) {
+    for (const offload::SumOrder::Addition& addition : first.additions)
+      kernels.add(of_first_hop(addition.to), of_first_hop(addition.to),
+                  of_first_hop(addition.from));
+    received += first.sent.size() * pieces * part.count;
+    for (std::size_t number = 0; number < last.sent.size(); ++number)
+      SLUICE_RETURN_IF_ERROR(exchange(of_first_hop(last.sent[number]),
+                                      received + number * hosts * part.count, part, kernels,
+                                      {.group = ProcessGroup::kPeers}));
+  }
+  const auto row_at = [&](float* place) {
+    return Rows{.first = place, .elements = part.count, .stride = part.count};
+  };
   for (const offload::SumOrder::Addition& addition : last.additions) {
     const bool is_last = &addition == &last.additions.back();
-    add(is_last ? sum : of_last_hop(addition.to), of_last_hop(addition.to),
-        of_last_hop(addition.from));
+    float* const to = received + static_cast<std::uint64_t>(addition.to) * part.count;
+    float* const from = received + static_cast<std::uint64_t>(addition.from) * part.count;
+    kernels.add(row_at(is_last ? part.sum : to), row_at(to), row_at(from));
   }
   return {};
 }
@@ -108,22 +124,24 @@ Status SumExchange::reduce(const Part& part, const Add& add) const {
 RankReduction::RankReduction(const RankLink& ranks, const offload::SumOrder& order,
                              std::uint64_t most_elements)
     : exchange_(ranks, order),
-      world_(ranks.part.world),
-      received_(exchange_.received_pieces() *
-                offload::shard_piece_elements(most_elements, ranks.part.world)) {}
+      world_(static_cast<std::uint64_t>(ranks.part.world)),
+      received_(
+          exchange_.exchange_bytes(offload::shard_piece_elements(most_elements, ranks.part.world)) /
+          sizeof(float)) {}
 
-Result<std::span<float>> RankReduction::reduce(std::span<const float* const> roots,
+Result<std::span<float>> RankReduction::reduce(std::span<float* const> roots,
                                                std::uint64_t elements) {
-  const std::uint64_t piece = elements / static_cast<std::uint64_t>(world_);
-  SLUICE_CHECK(piece * static_cast<std::uint64_t>(world_) == elements &&
-                   exchange_.received_pieces() * piece <= received_.size(),
+  const std::uint64_t piece = elements / world_;
+  SLUICE_CHECK(piece * world_ == elements &&
+                   exchange_.exchange_bytes(piece) <= received_.size() * sizeof(float),
                "a gathered unit");
-  SLUICE_RETURN_IF_ERROR(exchange_.reduce({.roots = roots,
-                                           .piece = piece,
-                                           .count = piece,
-                                           .received = received_.data(),
-                                           .sum = received_.data()},
-                                          add_rows));
+  SLUICE_RETURN_IF_ERROR(
+      exchange_.reduce({.roots = roots,
+                        .piece = piece,
+                        .count = piece,
+                        .received = received_.data(),
+                        .sum = received_.data()},
+                       {.add = add_rows, .encode = encode_rows, .decode = decode_rows}));
   return std::span(received_).first(piece);
 }
 

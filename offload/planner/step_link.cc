@@ -70,13 +70,19 @@ TaskId StepLink::reduce(int unit, TaskId computed, TaskId stage) {
   const int exchanges = std::max(inputs_.options.sums.exchanges(), 1);
   const int of_hosts = std::max(inputs_.options.sums.host_exchanges(), 1);
   const LinkSpeeds& link = inputs_.speeds.link;
-  tasks_.count_received(sums * (exchanges * exchanged_bytes(ranks, bytes) +
-                                of_hosts * host_exchanged_bytes(ranks, bytes)));
+  const SumCodec codec = inputs_.options.sums.codec();
+  const double sent = bytes * static_cast<double>(encoded_sum_bytes(codec, kSumCodecBlock)) /
+                      static_cast<double>(encoded_sum_bytes(SumCodec::kFp32, kSumCodecBlock));
+  // Encoding and decoding move about as much memory as the additions.
+  const int passes = codec == SumCodec::kFp32 ? 1 : 2;
+  tasks_.count_received(sums * (exchanges * exchanged_bytes(ranks, sent) +
+                                of_hosts * host_exchanged_bytes(ranks, sent)));
   add(StepTask::kReduce, unit,
-      sums * (exchanges * exchange_s(link, ranks, bytes, calls) +
-              of_hosts * host_exchange_s(link, ranks, bytes, calls)),
+      sums * (exchanges * exchange_s(link, ranks, sent, calls) +
+              of_hosts * host_exchange_s(link, ranks, sent, calls)),
       computed, kNoTask);
-  add(StepTask::kAddSums, unit, sums * exchanges * inputs_.unit(unit).reduce_s, stage, kNoTask);
+  add(StepTask::kAddSums, unit, sums * exchanges * passes * inputs_.unit(unit).reduce_s, stage,
+      kNoTask);
   return last_;
 }
 

@@ -110,10 +110,11 @@ std::set<std::string> reduced(const Parts& all, int world, int hosts) {
     hops.push_back(order.hops());
     // In the first hop a rank gets a piece for each rank, and in the second one for each host.
     std::size_t received = hops.back().front().sent.size() * static_cast<std::size_t>(world);
-    if (hosts > 1) received += hops.back().back().sent.size() * static_cast<std::size_t>(hosts);
+    if (hops.back().size() > 1)
+      received += hops.back().back().sent.size() * static_cast<std::size_t>(hosts);
     EXPECT_EQ(SumOrder::received_pieces(held, parts.ranks), received);
   }
-  const int of_host = world / hosts;
+  const int of_host = hosts == world ? world : world / hosts;  // one rank each: all at once
   for (std::size_t number = 0; number < hops.front().size(); ++number) {
     const bool among_hosts = number == 1;
     std::vector<std::vector<std::string>> next;
@@ -155,13 +156,13 @@ TEST(SumOrder, IsItsDefinitionForEveryNumberOfRanksAndHostsThatDividesTheLanes) 
       for (const auto& [rounds, of_a_lane] : {std::pair{1, 1}, {1, 2}, {2, 1}, {3, 2}}) {
         const Parts parts{
             .micro_batches = lanes * rounds * of_a_lane, .lanes = lanes, .rounds = rounds};
-        for (int hosts = 1; hosts < world; ++hosts) {
+        for (int hosts = 1; hosts <= world; ++hosts) {
           if (world % hosts != 0) continue;
           ASSERT_EQ(reduced(parts, world, hosts), std::set{definition(parts)})
               << lanes << " lanes, " << rounds << " rounds, " << world << " ranks, " << hosts
               << " hosts";
           ++orders;
-          by_host += hosts > 1 ? 1 : 0;
+          by_host += hosts > 1 && hosts < world ? 1 : 0;
         }
       }
     }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "engine/comm/host_links.h"
+#include "offload/sum_codec.h"
 #include "offload/sum_order.h"
 #include "offload/topology.h"
 #include "offload/unit_shards.h"
@@ -55,6 +57,7 @@ struct Case {
   int local = 1;
   std::int64_t lanes = 1;  // of a rank, per round
   std::int64_t rounds = 1;
+  offload::SumCodec codec = offload::SumCodec::kFp32;
 };
 
 // What ranks sent in all.
@@ -84,7 +87,8 @@ class Reducing {
     return offload::SumOrder({.micro_batches = it_.lanes * it_.rounds,
                               .lanes = it_.lanes,
                               .rounds = it_.rounds,
-                              .ranks = part});
+                              .ranks = part,
+                              .codec = it_.codec});
   }
 
   // All ranks' shards, one after the other. `flat`: all ranks exchange at once.
@@ -98,8 +102,8 @@ class Reducing {
       CountingCommunicator counting(link);
       offload::RankPart part = link.topology().part(rank);
       if (flat) part.hosts = 1;
-      const std::vector<Values> roots = roots_of(part);
-      const std::vector<const float*> pointers = pointers_to(roots);
+      std::vector<Values> roots = roots_of(part);
+      const std::vector<float*> pointers = pointers_to(roots);
       RankReduction reduction({.part = part, .link = &counting}, order_of(part), kElements);
       const auto shard = reduction.reduce(pointers, gathered());
       const std::scoped_lock lock(mutex);
@@ -132,9 +136,9 @@ class Reducing {
     }
     return sums;
   }
-  static std::vector<const float*> pointers_to(const std::vector<Values>& sums) {
-    std::vector<const float*> pointers;
-    for (const Values& sum : sums) pointers.push_back(sum.data());
+  static std::vector<float*> pointers_to(std::vector<Values>& sums) {
+    std::vector<float*> pointers;
+    for (Values& sum : sums) pointers.push_back(sum.data());
     return pointers;
   }
 
@@ -170,6 +174,35 @@ TEST(RankReduction, AddsInTheOrderOfLanesOnAnyHostsAndSendsTheUnitOncePerHost) {
     EXPECT_EQ(by_host.in_host_bytes,
               unit_bytes * hosts * static_cast<std::uint64_t>(it.local - 1) * sums);
     EXPECT_LT(by_host.to_hosts_bytes, flat.to_hosts_bytes);
+  }
+}
+
+// Each hop rounds what it sends, its own part too, to half a step of the largest number.
+TEST(RankReduction, QuantisedSendsFewerBytesInBothHopsAndIsAsGoodAsItsSteps) {
+  for (const auto codec : {offload::SumCodec::kInt8, offload::SumCodec::kInt4}) {
+    Case it{.hosts = 2, .local = 2, .lanes = 3, .rounds = 2};
+    Reducing plain(it);
+    Sent sent;
+    const Values expected = plain.reduced(false, sent);
+    it.codec = codec;
+    Reducing quantised(it);
+    Sent less;
+    const Values got = quantised.reduced(false, less);
+    const std::uint64_t full = encoded_sum_bytes(offload::SumCodec::kFp32, 128);
+    const std::uint64_t coded = encoded_sum_bytes(codec, 128);
+    EXPECT_EQ(less.to_hosts_bytes * full, sent.to_hosts_bytes * coded);
+    EXPECT_EQ(less.in_host_bytes * full, sent.in_host_bytes * coded);
+    // All lanes are at most 1; they cross in sums of up to their number, twice.
+    const auto lanes = static_cast<float>(it.lanes * it.rounds * plain.world());
+    const float most = lanes / offload::most_code(codec);
+    double squares = 0;
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      ASSERT_LE(std::abs(got[i] - expected[i]), most) << i;
+      squares += (got[i] - expected[i]) * (got[i] - expected[i]);
+    }
+    EXPECT_GT(squares, 0);
+    Sent again;
+    EXPECT_EQ(quantised.reduced(false, again), got);
   }
 }
 

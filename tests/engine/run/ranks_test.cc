@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
 #include <optional>
+#include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/run/run_checkpoints.h"
@@ -293,6 +296,57 @@ std::vector<RankVariant> rank_variants() {
 
 INSTANTIATE_TEST_SUITE_P(Cpu, RanksIn, testing::ValuesIn(rank_variants()),
                          [](const auto& name) { return std::string(name.param.name); });
+
+TEST(RanksOnHosts, ChangeNoBitInRandomCombinations) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const auto pick = [&](const auto& from) { return from[random() % from.size()]; };
+  const std::vector<RankVariant> variants = rank_variants();
+  const std::vector<Spread> spreads = {{4, 2}, {6, 2}, {6, 3}, {8, 2}, {8, 4}};
+  for (int round = 0; round < 5 && !HasFailure(); ++round) {
+    const RankVariant variant = pick(variants);
+    // These adapters have too few elements for a shard of each of more ranks.
+    const bool is_tiny = std::string_view(variant.name).find("dapter") != std::string_view::npos;
+    const Spread spread = is_tiny ? spreads.front() : pick(spreads);
+    const int lanes = spread.world * pick(std::vector<int>{1, 2, 3});
+    const int rounds = lanes > 12 ? 1 : pick(std::vector<int>{1, 2});
+    std::vector<std::string> settings = variant.overrides;
+    settings.push_back("run.lanes=" + std::to_string(lanes));
+    settings.push_back("run.rounds=" + std::to_string(rounds));
+    if (random() % 2 == 0) settings.emplace_back("placement.wave_micro_batches=1");
+    const Outcome one = train_on({}, settings, false, lanes * rounds);
+    EXPECT_EQ(train_on(spread, settings, false, lanes * rounds), one)
+        << variant.name << ", " << lanes << " lanes, " << rounds << " rounds, " << spread.world
+        << " ranks on " << spread.hosts << " hosts";
+  }
+}
+
+// Gradients in 8 and 4 bits: other bits than in fp32, and on other ranks, but wherever the rank's
+// part is placed.
+TEST(QuantisedGradients, AreTheSameInWavesAndOnNvme) {
+  constexpr int kOfAStep = 8;
+  const Spread two_hosts{.world = 4, .hosts = 2};
+  const Outcome plain = train_on(two_hosts, {}, false, kOfAStep);
+  for (const std::string bits : {"int8", "int4"}) {
+    SCOPED_TRACE(bits);
+    const std::string asked = "communication.gradients=" + bits;
+    const Outcome here = train_on(two_hosts, {asked}, true, kOfAStep);
+    EXPECT_NE(here.masters, plain.masters);
+    EXPECT_NEAR(here.losses.back(), plain.losses.back(), 0.05);
+    EXPECT_NEAR(here.norm, plain.norm, 0.2 * plain.norm);
+    EXPECT_EQ(train_on(two_hosts, {asked, "placement.wave_micro_batches=1"}, false, kOfAStep),
+              here);
+    EXPECT_EQ(train_on(two_hosts,
+                       {asked, "zero_optimization.offload_optimizer.device=nvme",
+                        "zero_optimization.offload_param.device=nvme",
+                        "zero_optimization.sub_group_size=1000"},
+                       false, kOfAStep),
+              here);
+    EXPECT_EQ(train_on({}, {asked}, false, kOfAStep), train_on({}, {}, false, kOfAStep))
+        << "one rank sends nothing";
+  }
+}
 
 }  // namespace
 }  // namespace sluice::engine
