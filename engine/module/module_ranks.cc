@@ -36,6 +36,36 @@ void ModuleRun::check_order() {
   throw TrainError(text);
 }
 
+GradientTotals ModuleRun::over_stages(const GradientTotals& own) const {
+  if (stages_ == nullptr || stages_->world_size() == 1) return own;
+  const auto stages = static_cast<std::size_t>(stages_->world_size());
+  std::vector<std::uint64_t> counts(stages);
+  throw_if_error(stages_->all_gather_values(std::uint64_t{own.square_sums.size()}, counts));
+  // Equal pieces, as collectives take them.
+  const std::size_t most = *std::max_element(counts.begin(), counts.end());
+  std::vector<double> mine = own.square_sums;
+  mine.resize(most);
+  std::vector<double> all(stages * most);
+  throw_if_error(stages_->all_gather(std::as_bytes(std::span(mine)),
+                                     std::as_writable_bytes(std::span(all))));
+  const std::string unit =
+      own.first_not_finite ? model().layout(*own.first_not_finite).name : std::string();
+  const auto units = value_or_throw(stages_->all_gather_text(own.finite ? "" : "-" + unit));
+  GradientTotals totals = own;
+  totals.square_sum = 0;
+  totals.square_sums.clear();
+  for (std::size_t stage = 0; stage < stages; ++stage) {
+    for (std::size_t i = 0; i < counts[stage]; ++i) {
+      totals.square_sums.push_back(all[stage * most + i]);
+      totals.square_sum += totals.square_sums.back();  // in the order of one stage
+    }
+    if (units[stage].empty()) continue;
+    totals.finite = false;
+    totals.not_finite_elsewhere = units[stage].substr(1);
+  }
+  return totals;
+}
+
 Result<std::string> ModuleRun::agree(const Result<std::string>& own) const {
   // A code and a text; the text may contain a path that is not UTF-8.
   const std::string mine =

@@ -69,13 +69,18 @@ Result<std::unique_ptr<ModuleRun>> ModuleRun::create(const config::Config& given
   Communicator* const link = environment.link;
   SLUICE_RETURN_IF_ERROR(check_config(given));
   const int local_world = link->world_size(ProcessGroup::kNode);
-  config::Config config = given;  // for this rank
-  config.budget = budget_of_rank(given.budget, local_world);
+  const int stages =  // of which this host has ranks
+      environment.stages == nullptr ? 1 : environment.stages->world_size(ProcessGroup::kNode);
+  config::Config of_stage = given;
+  of_stage.budget = budget_of_rank(given.budget, stages);
+  config::Config config = of_stage;  // for this rank
+  config.budget = budget_of_rank(of_stage.budget, local_world);
   ModulePlanOptions options = environment.plan;
   options.link = link;
-  SLUICE_ASSIGN_OR_RETURN(ModulePlan plan, plan_module(given, layout, options));
-  SLUICE_RETURN_IF_ERROR(check_machine(config, plan.trained, local_world));
+  SLUICE_ASSIGN_OR_RETURN(ModulePlan plan, plan_module(of_stage, layout, options));
+  SLUICE_RETURN_IF_ERROR(check_machine(config, plan.trained, local_world * stages));
   std::unique_ptr<ModuleRun> run(new ModuleRun(config, std::move(layout), std::move(plan.trained)));
+  run->stages_ = environment.stages;
   run->frozen_plan_ = std::move(plan.frozen);
   run->predicted_step_s_ = plan.said.predicted_step_s;
   run->prediction_ = std::move(plan.said.prediction);
@@ -296,7 +301,7 @@ StepOutcome ModuleRun::step(const std::vector<double>& losses) {
   const at::NoGradGuard no_tape;
   StepOutcome outcome = update_->begin();
   check_order();
-  const GradientTotals& totals = engine_->sum_gradients();
+  const GradientTotals totals = over_stages(engine_->sum_gradients());
   outcome.grad_norm = std::sqrt(totals.square_sum) / outcome.loss_scale;
   const std::vector<double> of_all = value_or_throw(all_of_step(ranks(), plan_.sum_order, losses));
   for (const double loss : of_all) outcome.loss += loss / static_cast<double>(of_all.size());

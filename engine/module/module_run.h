@@ -59,6 +59,9 @@ class ModuleRun final : public SavedRun, private LedCopySave {
   struct Environment {
     ModulePlanOptions plan = {};
     Communicator* link = &single_process();  // must outlive the run
+    // For a stage of a pipeline: the ranks with this rank's number in all stages, in their order.
+    // Norms and skipped steps are then those of the whole pipeline. It must outlive the run.
+    Communicator* stages = nullptr;
     // Threads that update and add, for all ranks of this host; 0: as many as compute.
     int workers = 0;
   };
@@ -125,6 +128,10 @@ class ModuleRun final : public SavedRun, private LedCopySave {
   std::int64_t number_in_step(std::int64_t micro_batch) const {
     return plan_.sum_order.number_in_step(micro_batch, ranks().part.rank);
   }
+  // How many consecutive micro-batches are added up from zero, as one lane.
+  std::int64_t micro_batches_of_a_lane() const {
+    return micro_batches() / plan_.sum_order.lanes();
+  }
   bool is_complete() const { return micro_batch_ == micro_batches(); }
   // Discards everything added since the last step. With several ranks this ends all of them.
   void abandon_step();
@@ -165,6 +172,10 @@ class ModuleRun final : public SavedRun, private LedCopySave {
   // partly loaded. Returns the checkpoint's folder.
   using Accept = std::function<Status(const std::string& client)>;
   Result<std::string> load(const std::string& path, const Accept& accept);
+  // From the checkpoints of a pipeline's stages, of any number: each parameter of this run is in one
+  // of them. `accept` gets the text of each. Returns the first one's folder.
+  using AcceptParts = std::function<Status(const std::vector<std::string>& clients)>;
+  Result<std::string> load_parts(const std::vector<std::string>& paths, const AcceptParts& accept);
   // New values of some parameters, by unit and described parameter, of any dtype. Masters change
   // where `values` differ from `before`, the values at the unit's acquire(). All other masters, the
   // moments and the current step's sums stay. After kInvalidArgument and kUnsupported nothing has
@@ -228,13 +239,18 @@ class ModuleRun final : public SavedRun, private LedCopySave {
   Status load_frozen(const UnitValues& values);
   Result<NewValues> checked(const NewValues& change) const;
   Status change_frozen(const NewValues& change);
-  Status check_parameters(CheckpointReader& checkpoint) const;
+  using Readers = std::vector<std::unique_ptr<CheckpointReader>>;
+  Status check_part(const CheckpointReader& part, const CheckpointReader& first,
+                    const std::string& folder, bool is_one_of_several) const;
+  Status check_parameters(const Readers& checkpoints) const;
   Result<std::unique_ptr<CheckpointReader>> open_checkpoint(const std::string& path,
                                                             std::string& folder);
   Result<std::string> save_as_first(const SaveOptions& options);
-  Result<std::string> load_own(const std::string& path, const Accept& accept);
+  Result<std::string> load_own(const std::vector<std::string>& paths, const AcceptParts& accept);
 
   // ---- several ranks (module_ranks.cc)
+  // The totals of all stages, from those of this one.
+  GradientTotals over_stages(const GradientTotals& own) const;
   bool is_first() const { return ranks().part.rank == 0; }
   // What the first rank has the others do for its saves.
   enum class SaveOrder : std::uint8_t { kSave, kMakeCopies, kCopy, kBegin, kEnd, kDone };
@@ -289,6 +305,7 @@ class ModuleRun final : public SavedRun, private LedCopySave {
   bool is_touched_ = false;     // something was added since the last step
   bool awaits_update_ = false;  // state begins to be read for the step's end
 
+  Communicator* stages_ = nullptr;
   std::unique_ptr<Resources> parts_;
   std::unique_ptr<StepEngine> engine_;
   std::unique_ptr<StepUpdate> update_;

@@ -17,8 +17,11 @@ void StepUpdate::end(const GradientTotals& totals, const Data& data, StepOutcome
     outcome.grad_norm = std::sqrt(totals.square_sum) / outcome.loss_scale;
     apply(outcome);
   } else {
+    const std::string& unit = totals.first_not_finite
+                                  ? parts_.model().layout(*totals.first_not_finite).name
+                                  : totals.not_finite_elsewhere;
     outcome.warning = skip_step(options_.rules,
-                                {.unit = parts_.model().layout(*totals.first_not_finite).name,
+                                {.unit = unit,
                                  .suspects = [&] { return suspects(data); }},
                                 state_);
     outcome.skipped = true;

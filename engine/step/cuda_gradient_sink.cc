@@ -161,16 +161,10 @@ class CudaGradientSink final : public GradientSink {
       for (const Unit& unit : units_) sums.push_back(unit.sum.get());
       SLUICE_RETURN_IF_ERROR(gather_square_sums(link_->ranks(), model_, sums));
     }
-    GradientTotals totals;
-    for (int index = 0; index < model_.units(); ++index) {
-      Unit& unit = at(index);
-      if (model_.layout(index).elements == 0) continue;
-      totals.square_sum += unit.sum->total();
-      if (unit.sum->finite()) continue;
-      totals.finite = false;
-      totals.first_not_finite = index;
-    }
-    return totals;
+    std::vector<const offload::SquareSum*> sums;
+    sums.reserve(units_.size());
+    for (const Unit& unit : units_) sums.push_back(unit.sum.get());
+    return gradient_totals(model_, sums);
   }
 
   const void* host_gradient(int unit) const override {

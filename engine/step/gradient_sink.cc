@@ -15,7 +15,8 @@ GradientTotals gradient_totals(const ModelLayout& model,
   for (int unit = 0; unit < model.units(); ++unit) {
     if (model.layout(unit).elements == 0) continue;
     const offload::SquareSum& sum = *sums[static_cast<std::size_t>(unit)];
-    totals.square_sum += sum.total();
+    totals.square_sums.push_back(sum.total());
+    totals.square_sum += totals.square_sums.back();
     if (sum.finite()) continue;
     totals.finite = false;
     totals.first_not_finite = unit;  // backward runs from the last to the first

@@ -54,9 +54,11 @@ namespace sluice::engine {
 
 struct GradientTotals {
   double square_sum = 0;  // over all units, in ascending order
+  std::vector<double> square_sums;  // of each unit that has parameters, in that order
   bool finite = true;
   // The unit in which the gradient stopped being finite: the first bad one in backward order.
   std::optional<int> first_not_finite;
+  std::string not_finite_elsewhere;  // or a unit of another stage of a pipeline
 };
 
 // `sums`: by unit.
