@@ -218,12 +218,15 @@ void define_run(py::module_& module) {
       .def("abort", &Ranks::abort, py::arg("reason"), NoGil())
       .def("failure", &Ranks::failure, NoGil())
       .def("all_gather", &Ranks::all_gather, py::arg("text"), NoGil())
-      .def("broadcast", &Ranks::broadcast, py::arg("values"), NoGil());
+      .def("broadcast", &Ranks::broadcast, py::arg("values"), NoGil())
+      .def("send_receive", &Ranks::send_receive, py::arg("sent"), py::arg("to"),
+           py::arg("received"), py::arg("from_"), NoGil())
+      .def("part", &Ranks::part, py::arg("ranks"), py::keep_alive<0, 1>(), NoGil());
 
   py::class_<ModuleRun>(module, "Run")
       .def(py::init(&make_run), py::arg("config"), py::arg("units"), py::arg("ranks"),
            py::arg("speeds") = "", py::arg("unix_s") = 0, py::arg("checkpointed") = 0.0,
-           py::keep_alive<1, 4>(), NoGil())
+           py::arg("stages") = py::none(), py::keep_alive<1, 4>(), py::keep_alive<1, 8>(), NoGil())
       .def(py::init(&make_family_run), py::arg("config"), py::arg("family"), py::arg("ranks"),
            py::arg("cache_path"), py::arg("checkpointed") = 0.0, py::keep_alive<1, 4>(), NoGil())
       .def(
@@ -265,6 +268,8 @@ void define_run(py::module_& module) {
       .def("fail", alone(&ModuleRun::fail), py::arg("reason"))
       .def_property_readonly("micro_batches", &ModuleRun::micro_batches)
       .def_property_readonly("micro_batch", &ModuleRun::micro_batch)
+      .def_property_readonly("micro_batches_of_a_lane", &ModuleRun::micro_batches_of_a_lane)
+      .def("number_in_step", &ModuleRun::number_in_step, py::arg("micro_batch"))
       .def_property_readonly("is_complete", &ModuleRun::is_complete)
       .def_property_readonly("loss_scale", &ModuleRun::loss_scale)
       .def_property_readonly("learning_rate", &ModuleRun::learning_rate)
@@ -334,12 +339,12 @@ void define_run(py::module_& module) {
       .def_property_readonly("assumptions", &ModuleRun::assumptions)
       .def(
           "load",
-          [](ModuleRun& run, const std::string& path, const py::function& accept) {
+          [](ModuleRun& run, const std::vector<std::string>& paths, const py::function& accept) {
             std::exception_ptr raised;
-            const auto ask = [&](const std::string& client) -> Status {
+            const auto ask = [&](const std::vector<std::string>& clients) -> Status {
               const py::gil_scoped_acquire gil;
               try {
-                accept(client);
+                accept(clients);
                 return {};
               } catch (...) {
                 raised = std::current_exception();
@@ -350,12 +355,12 @@ void define_run(py::module_& module) {
             {
               const py::gil_scoped_release no_gil;
               const std::lock_guard lock(run.calls());
-              loaded.emplace(run.load(path, ask));
+              loaded.emplace(run.load_parts(paths, ask));
             }
             if (raised) std::rethrow_exception(raised);
             return value_of(*std::move(loaded));
           },
-          py::arg("path"), py::arg("accept"))
+          py::arg("paths"), py::arg("accept"))
       .def(
           "save_weights",
           [](ModuleRun& run, const std::string& path, const std::string& dtype) {

@@ -131,6 +131,36 @@ void Ranks::broadcast(const at::Tensor& values) const {
                            /*root=*/0));
 }
 
+void Ranks::send_receive(const std::optional<at::Tensor>& sent, int to,
+                         const std::optional<at::Tensor>& received, int from) const {
+  Messages messages;
+  if (sent) {
+    TORCH_CHECK(sent->device().is_cpu() && sent->is_contiguous());
+    messages.sent = std::span(static_cast<const std::byte*>(sent->const_data_ptr()),
+                              static_cast<std::size_t>(sent->nbytes()));
+    messages.to = to;
+  }
+  if (received) {
+    TORCH_CHECK(received->device().is_cpu() && received->is_contiguous());
+    messages.received = std::span(static_cast<std::byte*>(received->data_ptr()),
+                                  static_cast<std::size_t>(received->nbytes()));
+    messages.from = from;
+  }
+  must_be(link_->send_receive(messages));
+}
+
+std::unique_ptr<Ranks> Ranks::part(const std::vector<int>& ranks) const {
+  auto link = value_of(link_->part(ranks));
+  RankContext context = context_;
+  context.rank = link->rank();
+  context.world = link->world_size();
+  context.local_world = link->world_size(ProcessGroup::kNode);
+  return std::unique_ptr<Ranks>(new Ranks(context, std::move(link)));
+}
+
+Ranks::Ranks(const RankContext& context, std::unique_ptr<Communicator> link)
+    : context_(context), link_(std::move(link)) {}
+
 ModuleLayout layout_of(const std::vector<PythonUnit>& described) {
   std::vector<ModuleUnit> units;
   units.reserve(described.size());
@@ -158,10 +188,15 @@ std::unique_ptr<ModuleRun> make_family_run(const ResolvedConfig& asked, const Fa
 std::unique_ptr<ModuleRun> make_run(const ResolvedConfig& config,
                                     const std::vector<PythonUnit>& described, const Ranks& ranks,
                                     const std::string& speeds, std::int64_t unix_s,
-                                    double checkpointed) {
+                                    double checkpointed, const Ranks* stages) {
   at::set_num_threads(static_cast<int>(config.config.run.cpu_threads));
   prepare_by_all(config.config, ranks);
   ModuleRun::Environment environment = environment_of(config, ranks);
+  if (stages != nullptr) {
+    environment.stages = &stages->link();
+    const int here = stages->link().world_size(ProcessGroup::kNode);
+    environment.workers = environment.workers > 0 ? std::max(environment.workers / here, 1) : 0;
+  }
   environment.plan.checkpointed = checkpointed;
   environment.plan.asked.cache_path = speeds;
   environment.plan.asked.unix_s = unix_s;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,8 +53,15 @@ class Ranks {
   std::vector<std::string> all_gather(const std::string& text) const;
   // Copies rank 0's values of a CPU tensor to all ranks.
   void broadcast(const at::Tensor& values) const;
+  // Sends one CPU tensor and receives another at once; without a tensor the rank does not count.
+  void send_receive(const std::optional<at::Tensor>& sent, int to,
+                    const std::optional<at::Tensor>& received, int from) const;
+  // These ranks as a world of their own. Only they call this. It must not outlive this object.
+  std::unique_ptr<Ranks> part(const std::vector<int>& ranks) const;
 
  private:
+  Ranks(const RankContext& context, std::unique_ptr<Communicator> link);
+
   RankContext context_;
   std::unique_ptr<Communicator> link_;
 };
@@ -61,10 +69,11 @@ class Ranks {
 using PythonUnit = std::pair<std::string, std::vector<ModuleParameter>>;
 ModuleLayout layout_of(const std::vector<PythonUnit>& described);
 
+// `stages`: ModuleRun::Environment::stages.
 std::unique_ptr<ModuleRun> make_run(const ResolvedConfig& config,
                                     const std::vector<PythonUnit>& described, const Ranks& ranks,
                                     const std::string& speeds, std::int64_t unix_s,
-                                    double checkpointed);
+                                    double checkpointed, const Ranks* stages);
 // For a family's model, whose units are the family's instead of being described.
 std::unique_ptr<ModuleRun> make_family_run(const ResolvedConfig& asked, const FamilyModel& family,
                                            const Ranks& ranks, const std::string& cache_path,

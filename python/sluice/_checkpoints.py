@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _client
@@ -58,6 +59,31 @@ class Checkpoints:
             if not self._record.directory:
                 raise RefusedError("load_checkpoint() needs a path: the engine has no run_dir")
             path = self._record.directory
+        return self._load(
+            [os.fspath(path)],
+            lambda clients: _client.read(
+                clients[0], trained.module, trained.frozen_sample, trained.ranks.rank
+            ),
+        )
+
+    def load_stages(self, paths: Sequence[str], stage: int) -> Any:
+        trained = self._trained
+        assert trained.stages is not None or stage == 0
+        stages = 1 if trained.stages is None else trained.stages.world
+
+        def read(clients: list[str]) -> _client.Stored:
+            if len(clients) == stages:
+                text = clients[stage]
+            else:
+                text = _client.of_other_stages(clients, trained.module, trained.frozen_sample)
+            return _client.read(text, trained.module, trained.frozen_sample, trained.ranks.rank)
+
+        return self._load(list(paths), read)[1]
+
+    def _load(
+        self, paths: list[str], read: Callable[[list[str]], _client.Stored]
+    ) -> tuple[str, Any]:
+        trained = self._trained
         if trained.is_empty and any(not managed.trained for managed in trained.managed.values()):
             raise RefusedError(
                 "a checkpoint does not contain frozen parameters, and those of a module made under"
@@ -68,12 +94,7 @@ class Checkpoints:
         trained.residency.release_all()
         self.wait()
         accepted: list[_client.Stored] = []
-        folder = trained.run.load(
-            os.fspath(path),
-            lambda client: accepted.append(
-                _client.read(client, trained.module, trained.frozen_sample, trained.ranks.rank)
-            ),
-        )
+        folder = trained.run.load(paths, lambda clients: accepted.append(read(clients)))
         trained.is_empty = False
         self._steps.last = None
         trained.residency.attach()

@@ -250,6 +250,29 @@ def _read(stored: dict[str, Any], module: nn.Module, frozen: str, rank: int) -> 
     )
 
 
+def of_other_stages(texts: Iterable[str], module: nn.Module, frozen: str) -> str:
+    """What pack() would have written for this module, from the texts of a pipeline that was cut into
+    stages elsewhere. Random generators are left as they are."""
+    of_stages = [json.loads(text) for text in texts]
+    wanted = _persistent_buffers(module)
+    buffers = {
+        name: value
+        for stored in of_stages
+        for name, value in stored["buffers"].items()
+        if name in wanted
+    }
+    some, _, every = frozen.partition("/")
+    return json.dumps(
+        {
+            "client_state": of_stages[0]["client_state"],
+            "buffers": buffers,
+            "generators": {},
+            "frozen": some,
+            "frozen_values": every,
+        }
+    )
+
+
 def restore(stored: Stored, module: nn.Module) -> Any:
     """Restores buffers and generators, and returns the client_state. A rank that did not exist at
     the save keeps its own generators."""

@@ -104,6 +104,15 @@ class EngineFacts(NotCopied):
         return self._trained.config.micro_batch
 
     @property
+    def micro_batches_of_a_lane(self) -> int:
+        """How many consecutive micro-batches are added up as one lane (run.lanes)."""
+        return self._trained.run.micro_batches_of_a_lane
+
+    def number_in_step(self, micro_batch: int) -> int:
+        """The number of one of this rank's micro-batches among those of all ranks."""
+        return self._trained.run.number_in_step(micro_batch)
+
+    @property
     def micro_batches_done(self) -> int:
         """Completed micro-batches of the current step."""
         return self._trained.run.micro_batch

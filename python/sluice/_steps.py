@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,7 @@ class Steps:
         self._learning = LearningWatch(trained)
         self.steps_per_print = steps_per_print  # 0: never
         self.last: StepResult | None = None
+        self._adds_gradients = False
         self.begin_run()
 
     def begin_run(self) -> None:
@@ -76,7 +77,7 @@ class Steps:
         # completes the gradient. Sums that stay in RAM gain nothing from this.
         self._parts = [0] * count
         self._is_single = [False] * count
-        self._learns_parts = self._trained.run.keeping_costs
+        self._learns_parts = self._trained.run.keeping_costs and not self._adds_gradients
         self._losses: list[torch.Tensor] = []  # of the step's micro-batches
         # The step's backward passes by units, by micro-batch. They may have to be repeated.
         self._passed: list[list[Passed]] = []
@@ -127,6 +128,7 @@ class Steps:
 
     def backward(self, loss: torch.Tensor, retain_graph: bool, averages: bool) -> None:
         trained = self._trained
+        of_rank = trained.run.micro_batches if averages else 1
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise RefusedError("backward() takes the loss, a tensor of one element")
         if not loss.requires_grad:
@@ -134,23 +136,44 @@ class Steps:
                 "the loss does not require a gradient: it was computed under torch.no_grad(), or"
                 " from frozen parameters only"
             )
-        try:
-            self.begin_backward()
-            of_rank = trained.run.micro_batches if averages else 1
-            scale = trained.run.loss_scale / (of_rank * trained.ranks.world)
-            self.passes.backward(loss, scale, retain_graph)
-            self._hand_over_all()
-        except BaseException as error:
-            trained.fail(error)
-            self.forget()
-            raise
-        finally:
-            trained.residency.end_backward()
+        scale = trained.run.loss_scale / (of_rank * trained.ranks.world)
+        self._compute_backward(lambda: self.passes.backward(loss, scale, retain_graph))
         value = loss.detach() if averages else loss.detach() * trained.run.micro_batches
         if len(self._losses) == trained.run.micro_batch:
             self._losses.append(value.clone())
         else:
             self._losses[-1] = self._losses[-1] + value
+
+    def backward_from(
+        self, outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+    ) -> None:
+        self._compute_backward(lambda: torch.autograd.backward(outputs, gradients))
+        self._losses.append(torch.zeros((), device=self._trained.device))
+
+    def _compute_backward(self, compute: Callable[[], None]) -> None:
+        try:
+            self.begin_backward()
+            compute()
+            self._hand_over_all()
+        except BaseException as error:
+            self._trained.fail(error)
+            self.forget()
+            raise
+        finally:
+            self._trained.residency.end_backward()
+
+    def expect_added_gradients(self) -> None:
+        """Call it before the first step if add_gradients() will be called: no unit's gradient is
+        complete then before the micro-batch ends."""
+        self._adds_gradients, self._learns_parts = True, False
+
+    def add_gradients(self, gradients: Mapping[int, torch.Tensor]) -> None:
+        """Adds these to the gradients of the current micro-batch, by the parameter's id."""
+        managed = self._trained.managed
+        for unit in {managed[key].unit for key in gradients}:
+            of_unit = self._trained.units[unit].parameters
+            of_parameters = [gradients.get(id(it.parameter)) for it in of_unit]
+            self._trained.run.add(unit, of_parameters, False)
 
     def begin_backward(self) -> None:
         trained = self._trained
@@ -286,7 +309,7 @@ class Steps:
         self._trained.residency.end_micro_batch()
         self._trained.run.end_micro_batch()
 
-    def step(self, is_last: bool) -> StepResult | None:
+    def step(self, is_last: bool, of_last_stage: Sequence[float] | None = None) -> StepResult | None:
         trained = self._trained
         if len(self._losses) == trained.run.micro_batch:
             raise RefusedError(
@@ -306,7 +329,7 @@ class Steps:
         if not trained.run.is_complete:
             return None
         self._check_parameters()
-        losses = [float(loss) for loss in self._losses]
+        losses = list(of_last_stage or map(float, self._losses))
         self._losses.clear()
         self._passed.clear()
         trained.residency.release_all()

@@ -55,10 +55,19 @@ class TrainedModule(NotCopied):
     dtype: torch.dtype  # what it computes with
     frozen_sample: str  # a fingerprint of frozen parameters
 
-    def __init__(self, module: nn.Module, config: Config, ranks: Ranks, is_empty: bool):
+    def __init__(
+        self,
+        module: nn.Module,
+        config: Config,
+        ranks: Ranks,
+        is_empty: bool,
+        stages: Ranks | None = None,
+    ):
         self.module = module
         self.config = config
         self.ranks = ranks
+        #: Those with this rank's part of the data, if the module is a stage of a pipeline.
+        self.stages = stages
         #: Whether parameters have no values yet: they were made by sluice.init(values=False).
         self.is_empty = is_empty
         #: Whether a refusal is raised on all ranks.
@@ -98,6 +107,7 @@ class TrainedModule(NotCopied):
                 _core.speeds_path(),
                 int(time.time()),
                 checkpointed,
+                self.stages,
             )
         for note in [*self.run.notes, *self.run.assumptions]:
             _log.info(note)

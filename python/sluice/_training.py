@@ -45,11 +45,12 @@ class Training:
         overrides: Mapping[str, Any] | None,
         run_dir: str | os.PathLike[str] | None,
         trace: tuple[int, int] | str | None,
+        among: ranks.StageRanks | None,
     ):
         check_module(model)
         is_empty = _deferred_init.fill_meta(model)
         divided = divide(model, units)
-        joined = ranks.join()
+        joined = ranks.join() if among is None else among.data
         family, self.reason = choose(model, units, joined.world)
         resolved = read_config(config, overrides, run_dir, joined.world, family)
         if resolved.uses_gpu:
@@ -57,7 +58,8 @@ class Training:
         traced = parse_trace(trace, resolved.given_run_dir)
         self._noted_slow = False
         self.config = resolved
-        self.trained = TrainedModule(model, resolved, joined, is_empty)
+        stages = None if among is None else among.stages
+        self.trained = TrainedModule(model, resolved, joined, is_empty, stages)
         try:
             self._begin(
                 divided if family is None else units_of(model, family),
@@ -184,7 +186,7 @@ class Training:
         self.steps.begin_run()
         self.values.forget_gathered()
         self.record.follow()
-        trained.run.load(checkpoint, lambda _: None)
+        trained.run.load([checkpoint], lambda _: None)
         self._take_over(None if before is None else before.again())
 
     def _take_apart(self) -> None:

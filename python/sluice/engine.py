@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from ._core import Error
 from ._engine_facts import EngineFacts
 from ._steps import StepResult
 from ._training import Training
+from .ranks import StageRanks
 from .units import UnitPolicy
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -91,8 +92,9 @@ class Engine(EngineFacts):
         overrides: Mapping[str, Any] | None = None,
         run_dir: str | os.PathLike[str] | None = None,
         trace: tuple[int, int] | str | None = None,
+        among: StageRanks | None = None,
     ):
-        super().__init__(Training(model, config, units, overrides, run_dir, trace))
+        super().__init__(Training(model, config, units, overrides, run_dir, trace, among))
         #: The module in training.
         self.module = model
         self._trained.owner = self
@@ -125,18 +127,41 @@ class Engine(EngineFacts):
             self._steps.backward(loss, retain_graph, averages)
 
     @_alone
+    def backward_from(
+        self, outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+    ) -> None:
+        """In place of :meth:`backward`, for a stage of a pipeline that does not compute the loss: adds
+        the gradient that follows from those of its outputs, which have the loss's scale."""
+        with self._training.record.timing("backward"):
+            self._steps.backward_from(outputs, gradients)
+
+    @_alone
+    def add_gradients(self, gradients: Mapping[nn.Parameter, torch.Tensor]) -> None:
+        """Adds to the current micro-batch's gradients, between :meth:`backward` and :meth:`step`.
+        :meth:`expect_added_gradients` must have been called."""
+        self._steps.add_gradients({id(it): gradient for it, gradient in gradients.items()})
+
+    @_alone
+    def expect_added_gradients(self) -> None:
+        """Call it before the first step if :meth:`add_gradients` will be called."""
+        self._steps.expect_added_gradients()
+
+    @_alone
     def abandon(self) -> None:
         """Drops the micro-batches since the last step, as after an exception. Call it if you catch
         an exception between :meth:`backward` and :meth:`step`."""
         self._steps.abandon()
 
     @_alone
-    def step(self, is_last: bool = False) -> StepResult | None:
+    def step(
+        self, is_last: bool = False, *, of_last_stage: Sequence[float] | None = None
+    ) -> StepResult | None:
         """Ends the micro-batch. After a step's last one: computes the norm, clips, runs AdamW, and
         returns the step's result. Returns None after other micro-batches.
 
         `is_last` ends the step early, for example at the end of an epoch. Missing micro-batches
-        count with a loss of 0.
+        count with a loss of 0. `of_last_stage`: the losses of all of the step's micro-batches, in a
+        pipeline, whose other stages do not compute them.
 
         A parameter without any gradient in a step has a gradient of zero: its moments fade, and it
         decays.
@@ -145,7 +170,7 @@ class Engine(EngineFacts):
             NonFiniteGradientError: the step's gradient is not finite, and the configuration does
                 not skip such steps. No weight has changed.
         """
-        return self._steps.step(is_last)
+        return self._steps.step(is_last, of_last_stage)
 
     def follow_module(self) -> None:
         """For code that calls the module instead of the engine, as a Trainer does. The module's
@@ -283,6 +308,12 @@ class Engine(EngineFacts):
             Error: the checkpoint cannot be read, or is damaged.
         """
         return self._training.checkpoints.load(path)
+
+    @_alone
+    def load_stages(self, paths: Sequence[str], stage: int) -> Any:
+        """Continues from the checkpoints of a pipeline's stages, of any number; this engine trains
+        number `stage` of its own. Returns the client_state."""
+        return self._training.checkpoints.load_stages(paths, stage)
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Removes a checkpoint's folder, if the checkpoint is complete.

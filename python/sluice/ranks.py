@@ -13,11 +13,21 @@ import json
 import os
 import secrets
 import socket
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ._core import RankContext, Ranks, RefusedError, read_launch
+
+
+@dataclass(frozen=True)
+class StageRanks:
+    """The ranks that a stage of a pipeline trains with."""
+
+    data: Ranks  #: those of the stage, which share its layers and its batches
+    stages: Ranks  #: those with this rank's part of the data, by stage
+
 
 _joined: Ranks | None = None
 _PIECE = 1 << 19  # bytes; half of what a rank may give to all_gather() at a time
