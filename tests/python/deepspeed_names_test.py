@@ -33,6 +33,10 @@ class Names(unittest.TestCase):
             "runtime.engine": "DeepSpeedEngine",
             "runtime.utils": "see_memory_usage",
             "runtime.zero": "GatheredParameters Init",
+            "pipe": "PipelineModule LayerSpec TiedLayerSpec",
+            "runtime.pipe.module": "PipelineModule",
+            "runtime.pipe.topology": "PipeDataParallelTopology ProcessTopology",
+            "runtime.pipe.engine": "PipelineEngine",
             "runtime.zero.partition_parameters": "GatheredParameters Init ZeroParamStatus",
             "utils": "RepeatingLoader log_dist logger set_z3_leaf_modules",
             "utils.logging": "log_dist logger",
@@ -46,7 +50,7 @@ class Names(unittest.TestCase):
 
     def test_that_are_not_there_say_what_to_use(self):
         for name, sentence in {
-            "pipe.PipelineModule": "whole model",
+            "runtime.pipe.topology.PipeModelDataParallelTopology": "not divided",
             "moe.layer.MoE": "experts",
             "checkpointing.checkpoint": "gradient_checkpointing_enable",
             "ops.lamb.FusedLamb": "AdamW and Adam",

@@ -27,27 +27,35 @@ from .._core import RefusedError
 from .._setup import read_keys
 from ..engine import initialize as initialize_engine
 from ..units import UnitPolicy
-from . import accelerator, comm, modules, translate, zero
+from . import accelerator, comm, modules, pipe, translate, zero
 from .accelerator import get_accelerator
 from .comm import init_distributed
 from .engine import DeepSpeedEngine
 from .facades import EngineOptimizer, EngineSchedule, shadow_optimizer
+from .pipe.engine import PipelineEngine, make_engine
+from .pipe.module import PipelineModule
 
 __all__ = [
     "DeepSpeedEngine",
     "EngineOptimizer",
     "EngineSchedule",
+    "PipelineEngine",
+    "PipelineModule",
     "add_config_arguments",
     "accelerator",
     "comm",
     "get_accelerator",
     "init_distributed",
     "initialize",
+    "pipe",
     "zero",
     "__version__",
 ]
 
-modules.register(runtime_engine={"DeepSpeedEngine": DeepSpeedEngine})
+modules.register(
+    runtime_engine={"DeepSpeedEngine": DeepSpeedEngine},
+    runtime_pipe_engine={"PipelineEngine": PipelineEngine},
+)
 __getattr__ = modules.of_package
 
 
@@ -73,7 +81,8 @@ def initialize(
 
     Args:
         args: its ``deepspeed_config`` is used if `config` is not given.
-        model: any module.
+        model: any module, or a :class:`sluice.deepspeed.pipe.PipelineModule`, whose engine is a
+            :class:`PipelineEngine`.
         optimizer: torch's AdamW or Adam, or a function that makes one from parameters. It replaces
             the configuration's, and the engine does its work. Or None.
         model_parameters: the parameters to train, or groups of them with their own lr and
@@ -95,6 +104,10 @@ def initialize(
         raise RefusedError("initialize() needs model=, a torch.nn.Module")
     keys = read_config(_one_config(args, config, config_params))
     overrides = translated(model, optimizer, model_parameters, lr_scheduler, keys)
+    if isinstance(model, PipelineModule):
+        made, place = make_engine(model, keys, overrides)
+        pipeline = PipelineEngine(made, place, training_data, collate_fn)
+        return pipeline, pipeline.optimizer, pipeline.training_dataloader, pipeline.lr_scheduler
     engine = DeepSpeedEngine(
         initialize_engine(model, keys, units=units, overrides=overrides), training_data, collate_fn
     )

@@ -23,7 +23,7 @@ from ..engine import Engine
 from . import comm
 
 _log = logging.getLogger("sluice")
-_LATEST = "latest"
+LATEST = "latest"
 _MANIFEST = "checkpoint.json"
 _PARTS = "checkpoints"
 _MARK = "sluice-tag.json"
@@ -33,7 +33,7 @@ _MOST_MARK = 1 << 16  # bytes
 
 def check_tag(tag: Any) -> str:
     name = str(tag)
-    if name in ("", ".", "..", _LATEST) or Path(name).name != name or "\n" in name:
+    if name in ("", ".", "..", LATEST) or Path(name).name != name or "\n" in name:
         raise RefusedError(f"tag {name!r} cannot be the name of a folder in the checkpoint folder")
     return name
 
@@ -79,7 +79,7 @@ def _settle(engine: Engine, directory: str, tag: str, folder: str, save_latest: 
     text = json.dumps({"format": _FORMAT, "version": 1, "checkpoint": os.path.basename(folder)})
     write_durably(os.path.join(directory, tag, _MARK), text + "\n")
     if save_latest:
-        write_durably(os.path.join(directory, _LATEST), tag)
+        write_durably(os.path.join(directory, LATEST), tag)
     if before is None or before == Path(folder) or not before.exists():
         return
     try:
@@ -119,7 +119,7 @@ def find(directory: str, tag: Any) -> str | None:
     """
     named_where = ""
     if tag is None:
-        latest = os.path.join(directory, _LATEST)
+        latest = os.path.join(directory, LATEST)
         try:
             tag = Path(latest).read_text(encoding="utf-8").strip()
         except FileNotFoundError:

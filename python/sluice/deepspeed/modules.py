@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .._core import RefusedError
-from . import accelerator, comm, zero
+from . import accelerator, comm, pipe, zero
 
 _PACKAGE = __package__ or "sluice.deepspeed"
 _log = logging.getLogger("sluice")
@@ -141,8 +141,13 @@ _ADAMS = {"DeepSpeedCPUAdam": DeepSpeedCPUAdam, "FusedAdam": FusedAdam}
 _LOGGING = {"log_dist": log_dist, "logger": _log}
 _ZERO = {"GatheredParameters": zero.GatheredParameters, "Init": zero.Init}
 
+_PIPE = {name: getattr(pipe, name) for name in ("PipelineModule", "LayerSpec", "TiedLayerSpec")}
+_TOPOLOGY = {
+    "PipeDataParallelTopology": pipe.PipeDataParallelTopology,
+    "ProcessTopology": pipe.ProcessTopology,
+}
+_AXES = "layers are not divided among ranks: PipeDataParallelTopology has stages and data ranks"
 _MASTERS = "masters are written by engine.engine.save_weights(path), as safetensors"
-_ONE_MODULE = "pass the whole model to initialize(), which streams it block by block"
 _CHECKPOINTED = "call torch.utils.checkpoint, or the model's gradient_checkpointing_enable()"
 _EXPERTS = "use a model that has its own experts (as in transformers)"
 _ADAM_ALONE = (
@@ -172,7 +177,6 @@ _MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "ops.op_builder": ({}, "nothing is compiled at run time: remove the call"),
     "ops.sparse_attention": ({}, "the engine computes the model's own attention"),
     "ops.transformer": ({}, "the engine computes the model's own layers"),
-    "pipe": ({}, _ONE_MODULE),
     "profiling": ({}, _PROFILED),
     "profiling.flops_profiler": ({}, _PROFILED),
     "runtime": ({}, "import its names from sluice.deepspeed"),
@@ -185,7 +189,10 @@ _MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "runtime.dataloader": ({"RepeatingLoader": RepeatingLoader}, ""),
     "runtime.engine": ({}, ""),
     "runtime.lr_schedules": ({}, _SCHEDULES),
-    "runtime.pipe": ({}, _ONE_MODULE),
+    "runtime.pipe": (_PIPE, ""),
+    "runtime.pipe.engine": ({}, ""),
+    "runtime.pipe.module": (_PIPE, ""),
+    "runtime.pipe.topology": (_TOPOLOGY, _AXES),
     "runtime.utils": (
         {"see_memory_usage": see_memory_usage},
         "set gradient_clipping in the configuration: the engine clips",
@@ -211,7 +218,6 @@ _MODULES: dict[str, tuple[dict[str, Any], str]] = {
 
 #: By name: what to use instead.
 _INSTEAD = {
-    "PipelineModule": _ONE_MODULE,
     "init_inference": _MODULES["inference"][1],
     "OnDevice": "create the model on the CPU",
     "tp_model_init": "tensors are not divided among GPUs",

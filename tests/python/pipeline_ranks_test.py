@@ -1,0 +1,192 @@
+"""Pipelines of several stages and data ranks: the bits of one process, checkpoints that any number
+of stages continues, and ranks that are killed."""
+
+import hashlib
+import json
+import os
+import tempfile
+import unittest
+
+import sluice
+import sluice.deepspeed
+from pipeline_models import config, gpt, loss_fn, of_rank, pipeline, train_plainly
+from rank_processes import Ranks
+
+STEPS = 30
+
+
+def hashes(engine):
+    """By name, of this stage's parameters."""
+    return {
+        name: hashlib.sha256(value.detach().float().cpu().numpy().tobytes()).hexdigest()
+        for name, value in engine.engine.state_dict().items()
+    }
+
+
+def run(case):
+    """Losses, hashes and the loss of an evaluation of this rank's part of a case."""
+    stages = case.get("stages", 1)
+    world = sluice.ranks.world_size()
+    data_ranks = world // stages
+    data = sluice.ranks.rank() % data_ranks
+    module = pipeline(
+        stages,
+        gpt(dropout=case.get("dropout", 0.0), tied=case.get("tied", True)),
+        partition_method=case.get("partition", "parameters"),
+        activation_checkpoint_interval=case.get("interval", 0),
+    )
+    engine, _, _, _ = sluice.deepspeed.initialize(
+        model=module,
+        config=config(
+            data_ranks,
+            case.get("place", "cpu"),
+            case.get("drive"),
+            zero_optimization={"stage": case.get("zero", 3)},
+            **case.get("config", {}),
+        ),
+    )
+    if case.get("load"):
+        engine.load_checkpoint(case["load"])
+    losses, scales = [], []
+    for step in range(case.get("first", 0), case.get("last", 4)):
+        batch = of_rank(step, data, data_ranks)
+        if case.get("poisoned") == step:
+            engine.module.loss_fn = poisoned
+        losses.append(engine.train_batch(iter(batch)).item())
+        if case.get("poisoned") == step:
+            engine.module.loss_fn = loss_fn
+        scales.append([engine.engine.loss_scale, engine.skipped_steps, engine.get_global_grad_norm()])
+    if case.get("save"):
+        engine.save_checkpoint(case["save"], client_state={"last": case["last"]})
+    evaluated = engine.eval_batch(iter(of_rank(77, data, data_ranks))).item()
+    result = {"losses": losses, "weights": hashes(engine), "evaluated": evaluated, "scales": scales}
+    engine.destroy()
+    return result
+
+
+def poisoned(logits, labels):
+    return loss_fn(logits, labels) * float("inf")
+
+
+def main():
+    for case in json.loads(os.environ["WHAT"]):
+        print(json.dumps(run(case)), flush=True)
+
+
+CODE = "import pipeline_ranks_test\npipeline_ranks_test.main()"
+
+
+class Pipelines(unittest.TestCase):
+    maxDiff = None
+
+    def on_ranks(self, world, *cases):
+        """The results of cases: those of the first rank, with the weights of all."""
+        codes, texts = Ranks(CODE, world, WHAT=json.dumps(cases)).wait()
+        self.assertEqual(codes, [0] * world, "\n".join(texts))
+        told = [[json.loads(it) for it in text.splitlines() if it.startswith("{")] for text in texts]
+        results = []
+        for by_rank in zip(*told, strict=True):
+            weights = {}
+            for of_rank_ in by_rank:
+                for name, value in of_rank_["weights"].items():
+                    self.assertEqual(weights.setdefault(name, value), value, name)
+                for same in ("losses", "evaluated", "scales"):
+                    self.assertEqual(repr(of_rank_[same]), repr(by_rank[0][same]))
+            results.append({**by_rank[0], "weights": weights})
+        return results
+
+    def assert_same(self, one, other, *what):
+        for key in what or ("losses", "weights", "scales"):
+            self.assertEqual(one[key], other[key], key)
+
+    def test_two_stages_have_the_losses_of_plain_pytorch(self):
+        expected, _ = train_plainly(STEPS)
+        got = self.on_ranks(2, {"stages": 2, "last": STEPS})[0]
+        for step, (one, other) in enumerate(zip(got["losses"], expected, strict=True)):
+            self.assertAlmostEqual(one, other, delta=1e-5, msg=f"step {step}")
+
+    def test_have_the_bits_of_one_process(self):
+        cases = [
+            {},
+            {"dropout": 0.2},
+            {"partition": "uniform", "tied": False},
+            {"partition": "type:attention", "interval": 2, "dropout": 0.2},
+            {"config": {"bf16": {"enabled": True}}},
+            {"zero": 1},
+        ]
+        alone = [run(case) for case in cases]
+        for stages, data_ranks, of_cases in ((2, 1, (0, 3, 4)), (3, 1, (1, 2)), (2, 2, (0, 1, 4, 5))):
+            chosen = [{**cases[it], "stages": stages} for it in of_cases]
+            results = self.on_ranks(stages * data_ranks, *chosen)
+            expected = [alone[it] for it in of_cases]
+            for case, one, other in zip(chosen, expected, results, strict=True):
+                with self.subTest(case=case, stages=stages, data=data_ranks):
+                    self.assert_same(one, other)
+                    self.assertAlmostEqual(one["evaluated"], other["evaluated"], places=6)
+
+    def test_a_checkpoint_of_two_stages_is_continued_by_one_and_by_four(self):
+        alone = run({"last": 4})
+        with tempfile.TemporaryDirectory() as folder:
+            self.on_ranks(2, {"stages": 2, "last": 2, "save": folder})
+            rest = {"first": 2, "last": 4, "load": folder}
+            got = [run({**rest, "save": f"{folder}/one"})]
+            got += self.on_ranks(4, {**rest, "stages": 4}, {**rest, "stages": 2})
+            got += self.on_ranks(2, {**rest, "stages": 2}, {"stages": 1, **rest})
+            for one in got:
+                self.assertEqual(one["losses"], alone["losses"][2:])
+                self.assertEqual(one["weights"], alone["weights"])
+            os.remove(f"{folder}/global_step2/sluice-pipeline.json")
+            with self.assertRaisesRegex(sluice.Error, "no complete checkpoint of a pipeline"):
+                run(rest)
+
+    def test_places_of_a_stage_change_no_bit(self):
+        alone = run({"last": 3})
+        with tempfile.TemporaryDirectory() as drive:
+            cases = [
+                {"stages": 2, "last": 3, "place": place, "drive": drive} for place in ("nvme", "mixed")
+            ]
+            for case, got in zip(cases, self.on_ranks(2, *cases), strict=True):
+                with self.subTest(case=case):
+                    self.assert_same(alone, got)
+            self.assertEqual(os.listdir(drive), [])
+
+    def test_all_stages_skip_a_step_and_scale_losses_alike(self):
+        fp16 = {"enabled": True, "initial_scale_power": 8, "hysteresis": 1, "loss_scale_window": 2}
+        case = {"poisoned": 1, "last": 5, "config": {"fp16": fp16}}
+        alone = run(case)
+        self.assertEqual([it[:2] for it in alone["scales"]][:3], [[256.0, 0], [128.0, 1], [128.0, 1]])
+        got = self.on_ranks(3, {**case, "stages": 3})[0]
+        self.assert_same(alone, got, "weights")
+        self.assertEqual(repr(got["scales"]), repr(alone["scales"]))
+
+    def test_what_one_rank_refuses_all_raise(self):
+        code = """
+from pipeline_models import *
+import sluice.deepspeed
+rank = sluice.ranks.rank()
+def refused(what, call):
+    try:
+        call()
+    except BaseException as error:
+        assert what in f"{type(error).__name__}: {error}", (what, error)
+    else:
+        raise AssertionError(what)
+shared = torch.nn.Linear(2, 2)
+refused("1 layers cannot be divided into 2 stages", lambda: pipeline(2, [shared]))
+refused("does not divide the number of ranks, 2", lambda: pipeline(4, gpt()))
+refused("share a parameter", lambda: pipeline(2, [shared, shared], partition_method="uniform"))
+refused("stage 1 has no trained parameters",
+        lambda: pipeline(2, [shared, torch.nn.ReLU()], partition_method="uniform"))
+engine, _, _, _ = sluice.deepspeed.initialize(model=pipeline(2, gpt()), config=config())
+refused("StopIteration", lambda: engine.train_batch(iter([])))
+few = micro_batches(0)[: 4 if rank == 0 else 2]
+refused("rank 1: the iterator ended after 2 of the 4", lambda: engine.train_batch(iter(few)))
+print(engine.train_batch(iter(micro_batches(0))).item())
+"""
+        codes, texts = Ranks(code, 2).wait()
+        self.assertEqual(codes, [0, 0], "\n".join(texts))
+        self.assertAlmostEqual(float(texts[0].splitlines()[0]), run({"last": 1})["losses"][0])
+
+
+if __name__ == "__main__":
+    unittest.main()
