@@ -46,8 +46,8 @@ GradientTotals ModuleRun::over_stages(const GradientTotals& own) const {
   std::vector<double> mine = own.square_sums;
   mine.resize(most);
   std::vector<double> all(stages * most);
-  throw_if_error(stages_->all_gather(std::as_bytes(std::span(mine)),
-                                     std::as_writable_bytes(std::span(all))));
+  throw_if_error(
+      stages_->all_gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all))));
   const std::string unit =
       own.first_not_finite ? model().layout(*own.first_not_finite).name : std::string();
   const auto units = value_or_throw(stages_->all_gather_text(own.finite ? "" : "-" + unit));

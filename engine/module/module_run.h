@@ -129,9 +129,7 @@ class ModuleRun final : public SavedRun, private LedCopySave {
     return plan_.sum_order.number_in_step(micro_batch, ranks().part.rank);
   }
   // How many consecutive micro-batches are added up from zero, as one lane.
-  std::int64_t micro_batches_of_a_lane() const {
-    return micro_batches() / plan_.sum_order.lanes();
-  }
+  std::int64_t micro_batches_of_a_lane() const { return micro_batches() / plan_.sum_order.lanes(); }
   bool is_complete() const { return micro_batch_ == micro_batches(); }
   // Discards everything added since the last step. With several ranks this ends all of them.
   void abandon_step();
@@ -172,8 +170,8 @@ class ModuleRun final : public SavedRun, private LedCopySave {
   // partly loaded. Returns the checkpoint's folder.
   using Accept = std::function<Status(const std::string& client)>;
   Result<std::string> load(const std::string& path, const Accept& accept);
-  // From the checkpoints of a pipeline's stages, of any number: each parameter of this run is in one
-  // of them. `accept` gets the text of each. Returns the first one's folder.
+  // From the checkpoints of a pipeline's stages, one of which has each parameter of this run.
+  // `accept` gets the text of each. Returns the first one's folder.
   using AcceptParts = std::function<Status(const std::vector<std::string>& clients)>;
   Result<std::string> load_parts(const std::vector<std::string>& paths, const AcceptParts& accept);
   // New values of some parameters, by unit and described parameter, of any dtype. Masters change

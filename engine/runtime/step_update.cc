@@ -21,9 +21,7 @@ void StepUpdate::end(const GradientTotals& totals, const Data& data, StepOutcome
                                   ? parts_.model().layout(*totals.first_not_finite).name
                                   : totals.not_finite_elsewhere;
     outcome.warning = skip_step(options_.rules,
-                                {.unit = unit,
-                                 .suspects = [&] { return suspects(data); }},
-                                state_);
+                                {.unit = unit, .suspects = [&] { return suspects(data); }}, state_);
     outcome.skipped = true;
   }
   outcome.times.update_ns = parts_.binding().last_step_ns();

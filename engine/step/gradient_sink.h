@@ -53,7 +53,7 @@
 namespace sluice::engine {
 
 struct GradientTotals {
-  double square_sum = 0;  // over all units, in ascending order
+  double square_sum = 0;            // over all units, in ascending order
   std::vector<double> square_sums;  // of each unit that has parameters, in that order
   bool finite = true;
   // The unit in which the gradient stopped being finite: the first bad one in backward order.

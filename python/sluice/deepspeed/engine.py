@@ -22,8 +22,8 @@ _log = logging.getLogger("sluice")
 
 # Attributes of DeepSpeed's engine that this one lacks, with what to use instead.
 _REFUSED = {
-    "train_batch": "it belongs to a PipelineModule's engine: call engine(batch), backward() and step()",
-    "eval_batch": "it belongs to a PipelineModule's engine: call engine(batch) under torch.no_grad()",
+    "train_batch": "it belongs to pipelines: call engine(batch), backward() and step()",
+    "eval_batch": "it belongs to pipelines: call engine(batch) under torch.no_grad()",
     "set_train_batch_size": "the configuration sets the batch size: make another engine",
     "set_train_micro_batch_size": "the configuration sets the batch size: make another engine",
     "set_lr": "the scheduler sets the learning rate: change it in the configuration",
@@ -36,7 +36,7 @@ _REFUSED = {
 }
 
 
-class RankSampler(DistributedSampler):
+class _RankSampler(DistributedSampler):
     """Changes the order in each epoch, without a call of set_epoch()."""
 
     def __iter__(self) -> Iterator[int]:
@@ -218,7 +218,7 @@ class DeepSpeedEngine:
                     "training_data is an iterable, so all ranks would get the same rows: make a"
                     " DataLoader that gives each rank its own"
                 )
-            sampler = RankSampler(dataset, self.world_size, self.global_rank)
+            sampler = _RankSampler(dataset, self.world_size, self.global_rank)
         return DataLoader(
             dataset,
             batch_size=batch_size or self.train_micro_batch_size_per_gpu(),
