@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from rank_processes import Ranks
 from transformers_test import MISSING
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "python/examples"
@@ -211,6 +212,30 @@ class Examples(unittest.TestCase):
         self.assertIn("perplexity", self.said)
         self.assertTrue((self.folder / "llama/model/model.safetensors").exists())
         self.assertTrue((self.folder / "llama/checkpoints").is_dir())
+
+    def test_gpt_pipeline(self):
+        options = ("--text", self.text, "--output_dir", self.folder / "gpt")
+        engine, losses = self.run_example("gpt_pipeline", *options, "--nvme", self.folder)
+        self.assertLess(losses[-1], losses[0] - 1)
+        self.assertIn("step 30: loss", self.said)
+        of_four, again = self.on_four_ranks(*options, "--stages", "2", "--recompute", "1")
+        self.assertEqual(of_four, again)
+        self.assertLess(of_four[-1], of_four[0] - 1)
+        engine.load_checkpoint(self.folder / "gpt")  # of two stages, by one
+        self.assertEqual(engine.global_steps, 30)
+
+    def on_four_ranks(self, *options):
+        """The losses of the first and the last rank."""
+        code = f"""
+sys.path.insert(0, {str(EXAMPLES)!r})
+import gpt_pipeline
+engine, losses = gpt_pipeline.main({[str(it) for it in options]!r})
+print(json.dumps(losses))
+"""
+        codes, texts = Ranks(code, 4).wait()
+        self.assertEqual(codes, [0] * 4, "\n".join(texts))
+        found = [next(it for it in text.splitlines() if it.startswith("[")) for text in texts]
+        return json.loads(found[0]), json.loads(found[-1])
 
     def test_accelerate_loop(self):
         options = ("--text", self.text, "--output_dir", self.folder / "b", "--epochs", 2)
