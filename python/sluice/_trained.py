@@ -66,7 +66,7 @@ class TrainedModule(NotCopied):
         self.module = module
         self.config = config
         self.ranks = ranks
-        #: Those with this rank's part of the data, if the module is a stage of a pipeline.
+        #: The ranks with this rank's part of the data, if the module is a stage of a pipeline.
         self.stages = stages
         #: Whether parameters have no values yet: they were made by sluice.init(values=False).
         self.is_empty = is_empty

@@ -79,7 +79,7 @@ class Training:
         keys = trained.keys()
         self.record = Record(trained, directory, trace)
         resident = ResidentWatch(keys, trained.ranks)
-        is_first = trained.ranks.rank == 0
+        is_first = trained.ranks.rank == 0 and (trained.stages is None or trained.stages.rank == 0)
         self.monitors = Monitors(keys if is_first else {}, directory or None)
         self.steps = Steps(
             trained, self.record, self.monitors, resident, self.config.steps_per_print

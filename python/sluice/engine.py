@@ -130,8 +130,8 @@ class Engine(EngineFacts):
     def backward_from(
         self, outputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
     ) -> None:
-        """In place of :meth:`backward`, for a stage of a pipeline that does not compute the loss: adds
-        the gradient that follows from those of its outputs, which have the loss's scale."""
+        """Adds the gradient that follows from those of the module's outputs. They have the loss's
+        scale. A stage of a pipeline that does not compute the loss calls it."""
         with self._training.record.timing("backward"):
             self._steps.backward_from(outputs, gradients)
 

@@ -68,6 +68,53 @@ def poisoned(logits, labels):
     return loss_fn(logits, labels) * float("inf")
 
 
+# In the shape of DeepSpeedExamples' training/pipeline_parallelism/train.py, with smaller numbers.
+EXAMPLE = """
+import torch
+import torch.distributed as dist
+import sluice.deepspeed as deepspeed
+from sluice.deepspeed.pipe import PipelineModule
+from sluice.deepspeed.utils import RepeatingLoader
+
+class AlexNet(torch.nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.features = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(inplace=True), torch.nn.MaxPool2d(2),
+            torch.nn.Conv2d(8, 12, 3, padding=1), torch.nn.ReLU(inplace=True))
+        self.avgpool = torch.nn.AdaptiveAvgPool2d((2, 2))
+        self.classifier = torch.nn.Sequential(
+            torch.nn.Linear(48, 32), torch.nn.ReLU(inplace=True), torch.nn.Linear(32, num_classes))
+
+def join_layers(vision_model):
+    return [
+        *vision_model.features,
+        vision_model.avgpool,
+        lambda x: torch.flatten(x, 1),
+        *vision_model.classifier,
+    ]
+
+def train_pipe(stages, part):
+    deepspeed.runtime.utils.set_random_seed(1138)
+    net = AlexNet(num_classes=10)
+    net = PipelineModule(layers=join_layers(net), loss_fn=torch.nn.CrossEntropyLoss(), num_stages=stages,
+                         partition_method=part, activation_checkpoint_interval=0)
+    trainset = torch.utils.data.TensorDataset(torch.randn(32, 3, 8, 8), torch.randint(0, 10, (32,)))
+    engine, _, _, _ = deepspeed.initialize(
+        config={"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "steps_per_print": 2000,
+                "optimizer": {"type": "Adam", "params": {"lr": 0.005, "betas": [0.9, 0.999], "eps": 1e-8}},
+                "run": {"device": "cpu"}},
+        model=net,
+        model_parameters=[p for p in net.parameters() if p.requires_grad],
+        training_data=trainset)
+    losses = [engine.train_batch().item() for step in range(24)]
+    engine.destroy()
+    return losses
+
+deepspeed.init_distributed(dist_backend="gloo")
+"""
+
+
 def main():
     for case in json.loads(os.environ["WHAT"]):
         print(json.dumps(run(case)), flush=True)
@@ -158,6 +205,21 @@ class Pipelines(unittest.TestCase):
         got = self.on_ranks(3, {**case, "stages": 3})[0]
         self.assert_same(alone, got, "weights")
         self.assertEqual(repr(got["scales"]), repr(alone["scales"]))
+
+    def test_deepspeeds_example_trains_with_its_import_changed(self):
+        code = f"""
+{EXAMPLE}
+for part in ("parameters", "uniform", "type:conv|linear"):  # a stage may begin with an in-place ReLU
+    print(json.dumps(train_pipe(int(os.environ["STAGES"]), part)))
+"""
+        results = []
+        for stages in (1, 2):
+            codes, texts = Ranks(code, stages, STAGES=str(stages)).wait()
+            self.assertEqual(codes, [0] * stages, "\n".join(texts))
+            results.append([it for it in texts[-1].splitlines() if it.startswith("[")])
+        self.assertEqual(results[0], results[1])
+        for losses in map(json.loads, results[0]):
+            self.assertLess(sum(losses[-4:]), sum(losses[:4]))
 
     def test_what_one_rank_refuses_all_raise(self):
         code = """

@@ -1,5 +1,5 @@
-"""PipelineModule in one process: its layers, how they are cut into stages, and its training beside
-plain PyTorch's."""
+"""PipelineModule in one process: its layers, how they are cut into stages, and its training compared
+with plain PyTorch's."""
 
 import itertools
 import random
@@ -28,6 +28,7 @@ from sluice.deepspeed.pipe import (
     partition,
 )
 from sluice.deepspeed.pipe.schedule import Pass, one_forward_one_backward
+from sluice.deepspeed.pipe.timing import layer_seconds
 
 STEPS = 30
 
@@ -141,6 +142,38 @@ class Schedule(unittest.TestCase):
                     self.assertEqual(
                         [it.micro_batch for it in plan if it.kind is kind], list(range(count))
                     )
+
+
+class Heavy(nn.Module):
+    def __init__(self, repeats):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(64)
+        self.linear = nn.Linear(64, 64)
+        self.repeats = repeats
+
+    def forward(self, x):
+        x = self.norm(x)
+        for _ in range(self.repeats):
+            x = self.linear(x)
+        return nn.functional.dropout(x.relu_(), 0.1, self.training)
+
+
+class Timing(unittest.TestCase):
+    def test_a_heavy_layer_takes_the_longest_and_nothing_changes(self):
+        layers = [*(Heavy(it) for it in (1, 1, 300, 1)), lambda x: x.relu_(), LayerSpec(Heavy, 1)]
+        before = [{k: v.clone() for k, v in it.state_dict().items()} for it in layers[:4]]
+        example = torch.randn(8, 64)
+        state = torch.get_rng_state()
+        seconds = layer_seconds(layers, example, sluice.ranks.join())
+        self.assertTrue(torch.equal(torch.get_rng_state(), state))
+        self.assertEqual(seconds.index(max(seconds)), 2)
+        self.assertEqual(len(seconds), len(layers))
+        for values, layer in zip(before, layers):
+            for name, value in layer.state_dict().items():
+                self.assertTrue(torch.equal(value, values[name]), name)
+            self.assertTrue(all(it.grad is None for it in layer.parameters()))
+        module = PipelineModule(layers, 1, partition_method="time", example_inputs=example)
+        self.assertEqual(module.parts, [0, 6])
 
 
 class Topology(unittest.TestCase):
@@ -264,9 +297,11 @@ class Training(unittest.TestCase):
         self.assertEqual(len(loader), 32)
         self.assertTrue(engine.is_first_stage() and engine.is_last_stage())
         losses = [engine.train_batch().item() for _ in range(8)]
+        engine.set_dataloader(loader.loader)
+        losses += [engine.train_batch().item() for _ in range(8)]
         with self.assertRaises(StopIteration):
             engine.train_batch()
-        engine.set_dataloader(sluice.deepspeed.utils.RepeatingLoader(loader))
+        engine.set_dataloader(sluice.deepspeed.utils.RepeatingLoader(loader.loader))
         for _ in range(30):
             losses.append(engine.train_batch().item())
         self.assertLess(sum(losses[-8:]), sum(losses[:8]))
@@ -289,6 +324,7 @@ class Refusals(unittest.TestCase):
         self.refused("layer 1 is <class", PipelineModule, [linear, nn.ReLU], num_stages=1)
         self.refused("no trained parameters", PipelineModule, [nn.ReLU()], num_stages=1)
         self.refused('"fast" is not valid', PipelineModule, [linear], 1, partition_method="fast")
+        self.refused("needs example_inputs", PipelineModule, [linear], 1, partition_method="time")
         self.refused("matches none", PipelineModule, [linear], 1, partition_method="type:conv")
         self.refused("is no pattern", PipelineModule, [linear], 1, partition_method="type:(")
         self.refused("class of torch.nn.Module", LayerSpec, linear)

@@ -81,8 +81,7 @@ def initialize(
 
     Args:
         args: its ``deepspeed_config`` is used if `config` is not given.
-        model: any module, or a :class:`sluice.deepspeed.pipe.PipelineModule`, whose engine is a
-            :class:`PipelineEngine`.
+        model: any module. A :class:`PipelineModule` gets a :class:`PipelineEngine`.
         optimizer: torch's AdamW or Adam, or a function that makes one from parameters. It replaces
             the configuration's, and the engine does its work. Or None.
         model_parameters: the parameters to train, or groups of them with their own lr and

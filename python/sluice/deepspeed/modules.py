@@ -10,13 +10,15 @@ import enum
 import logging
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from .._core import RefusedError
 from . import accelerator, comm, pipe, zero
+from .loaders import RepeatingLoader
+from .pipe.module import set_random_seed
 
 _PACKAGE = __package__ or "sluice.deepspeed"
 _log = logging.getLogger("sluice")
@@ -105,27 +107,6 @@ def see_memory_usage(message: str, force: bool = False) -> None:
         _log.info("%s: %.2f GiB of the accelerator's memory", message, used / 2**30)
 
 
-class RepeatingLoader:
-    """A loader that starts again at its end."""
-
-    def __init__(self, loader: Any):
-        self.loader = loader
-        self._rows = iter(loader)
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            return next(self._rows)
-        except StopIteration:
-            self._rows = iter(self.loader)
-            return next(self._rows)
-
-
 # ---- runtime.zero
 
 
@@ -194,7 +175,7 @@ _MODULES: dict[str, tuple[dict[str, Any], str]] = {
     "runtime.pipe.module": (_PIPE, ""),
     "runtime.pipe.topology": (_TOPOLOGY, _AXES),
     "runtime.utils": (
-        {"see_memory_usage": see_memory_usage},
+        {"see_memory_usage": see_memory_usage, "set_random_seed": set_random_seed},
         "set gradient_clipping in the configuration: the engine clips",
     ),
     "runtime.zero": (_ZERO, "only zero.Init and zero.GatheredParameters are available"),

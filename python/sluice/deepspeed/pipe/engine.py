@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from ... import ranks
 from ..._core import NonFiniteGradientError, Ranks, RefusedError
 from ...engine import Engine
-from .. import engine as deepspeed_engine
+from ..engine import DeepSpeedEngine
+from ..loaders import RepeatingLoader
 from . import checkpoints
 from .messages import Link
 from .module import PipelineModule
@@ -78,7 +79,7 @@ def make_engine(
     return engine, place
 
 
-class PipelineEngine(deepspeed_engine.DeepSpeedEngine):
+class PipelineEngine(DeepSpeedEngine):
     """Made by :func:`sluice.deepspeed.initialize` from a :class:`PipelineModule`. Other attributes
     are the module's, which has this stage's layers."""
 
@@ -102,7 +103,7 @@ class PipelineEngine(deepspeed_engine.DeepSpeedEngine):
         self.data_iterator: Iterator[Any] | None = None
         self.agg_train_loss: torch.Tensor | None = None
         if self.training_dataloader is not None:
-            self.set_dataloader(self.training_dataloader)
+            self.set_dataloader(RepeatingLoader(self.training_dataloader))
         links = {
             stage: Link(place.stages_of_data, stage, engine.device)
             for stage in range(place.stages)
@@ -131,8 +132,8 @@ class PipelineEngine(deepspeed_engine.DeepSpeedEngine):
 
         Raises:
             StopIteration: the iterator has ended, on some rank.
-            RefusedError: it ended within the batch, or a micro-batch has another form. As before,
-                nothing has been computed, and all ranks raise it.
+            RefusedError: it ended within the batch, or a micro-batch has another form. All ranks
+                raise it, before anything is computed.
         """
         if not torch.is_grad_enabled():
             raise RefusedError("train_batch() needs gradients: call eval_batch() under no_grad()")
@@ -258,12 +259,13 @@ class PipelineEngine(deepspeed_engine.DeepSpeedEngine):
                 + (f" of {len(drawn)}" if isinstance(drawn, (tuple, list)) else "")
                 + ". set_batch_fn() can change it"
             )
-        return self._passes.as_computed(drawn[0]), drawn[1]
+        inputs = self._passes.as_computed(drawn[0]) if self.is_first_stage() else None
+        return inputs, drawn[1]
 
     def deepspeed_io(
         self, dataset: Any, batch_size: int | None = None, collate_fn: Callable | None = None
     ) -> DataLoader:
-        """A loader of a dataset's micro-batches. All stages draw the same ones."""
+        """A loader of a dataset's micro-batches, in its order. All stages draw the same ones."""
         if isinstance(dataset, torch.utils.data.IterableDataset):
             raise RefusedError(
                 "training_data is an iterable: pass train_batch() an iterator of the micro-batches"
@@ -272,8 +274,8 @@ class PipelineEngine(deepspeed_engine.DeepSpeedEngine):
         return DataLoader(
             dataset,
             batch_size=batch_size or self.train_micro_batch_size_per_gpu(),
-            sampler=deepspeed_engine.RankSampler(
-                dataset, self.engine.world_size, self.engine.rank
+            sampler=DistributedSampler(
+                dataset, self.engine.world_size, self.engine.rank, shuffle=False
             ),
             collate_fn=collate_fn,
         )
@@ -318,6 +320,19 @@ class PipelineEngine(deepspeed_engine.DeepSpeedEngine):
     @property
     def place(self) -> StageOfRanks:
         return self._place
+
+    def save_16bit_model(
+        self,
+        save_dir: str | os.PathLike[str],
+        save_filename: str = "pytorch_model.bin",
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        if self.num_stages > 1:
+            raise RefusedError(
+                "save_16bit_model() writes one file, and each of several stages has its layers: call"
+                " engine.engine.save_weights(path) with a path for each stage"
+            )
+        return super().save_16bit_model(save_dir, save_filename, exclude_frozen_parameters)
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor], strict: bool = True) -> None:
         super().load_state_dict(state, strict)

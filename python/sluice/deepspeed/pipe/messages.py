@@ -1,8 +1,8 @@
 """Tensors between neighbouring stages.
 
 Activations are three messages: 8 bytes that say how long their description is, the description if
-it differs from the last one, and the values of all tensors. Gradients are values alone: the sender
-of the activations knows their shapes.
+it differs from the last one, and the values of all tensors. Gradients are values alone, of the
+shapes of the activations.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Form:
         ]
 
     def assemble(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """The outputs as the next stage's inputs. Those with a gradient are leaves that have one."""
+        """The outputs as the next stage's inputs: leaves that have a gradient if the outputs have."""
         left = iter(tensors)
         values = [
             next(left).requires_grad_(item[2]) if isinstance(item, list) else item["value"]
@@ -161,7 +161,7 @@ class Link:
         return form.assemble(_unpack(inputs, form.tensors(), self._device)), form
 
     def tell(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Sends tensors whose shapes the other stage knows."""
+        """Sends tensors of shapes that the other stage expects."""
         self.swap(_pack(tensors), None)
 
     def hear(self, forms: Sequence[tuple[list[int], torch.dtype]]) -> list[torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -16,30 +17,34 @@ from ..._core import RefusedError
 from . import partition
 from .layers import LayerSpec, TiedLayerSpec, check_layers, check_tied, matches_type, name_of, outline
 from .tied import TiedLayer, TiedUse
+from .timing import layer_seconds
 from .topology import PipeDataParallelTopology, ProcessTopology
 
 
-def _set_seed(seed: int) -> None:
+def set_random_seed(seed: int) -> None:
+    """Seeds the generators of Python, torch and, if it is imported, numpy."""
     random.seed(seed)
-    torch.manual_seed(seed)
+    torch.manual_seed(seed % 2**63)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
 
 
 class PipelineModule(nn.Module):
     """A model as a list of layers, each of which takes what the one before returns.
 
-    Args:
-        layers: modules, functions, :class:`LayerSpec` and :class:`TiedLayerSpec`, or a Sequential.
-        num_stages: consecutive parts of the list, on as many groups of ranks.
-        topology: instead of num_stages; the axes "pipe" and "data".
-        loss_fn: ``loss_fn(outputs, labels)``; None: the last layer returns the loss.
-        seed_layers: seeds each layer before it is built, and in each forward pass, so that values
-            and dropout are the same for any number of stages.
-        seed_fn: seeds torch's and Python's generators if None.
-        partition_method: "parameters", "uniform" or "type:REGEX", by the names of classes.
-        activation_checkpoint_interval: recomputes that many layers at a time; 0: none.
-        activation_checkpoint_func: torch.utils.checkpoint's, non-reentrant, if None.
-        checkpointable_layers: names of classes that are recomputed; None: all with parameters.
-        dynamic_shape: accepted: shapes may always change.
+    - ``layers``: modules, functions, :class:`LayerSpec`, :class:`TiedLayerSpec`; or a Sequential.
+    - ``num_stages``: consecutive parts of the list, on as many groups of ranks.
+    - ``topology``: instead of num_stages, with the axes "pipe" and "data".
+    - ``loss_fn``: a function of outputs and labels. Without it, the last layer returns the loss.
+    - ``seed_layers``: seeds each layer before it is built, and in each forward pass. Values and
+      dropout are then the same for any number of stages.
+    - ``seed_fn``: seeds instead of :func:`set_random_seed`.
+    - ``partition_method``: "parameters", "uniform", "type:REGEX", by the names of classes, or
+      "time", which times each layer on the first rank with ``example_inputs``.
+    - ``activation_checkpoint_interval``: recomputes that many layers at a time. 0: none.
+    - ``activation_checkpoint_func``: instead of torch.utils.checkpoint's, non-reentrant.
+    - ``checkpointable_layers``: classes that are recomputed, by name. None: all with parameters.
+    - ``dynamic_shape``: has no effect. Shapes may always change.
 
     Raises:
         RefusedError: on all ranks, before any module is built.
@@ -61,6 +66,7 @@ class PipelineModule(nn.Module):
         activation_checkpoint_func: Callable[..., Any] | None = None,
         checkpointable_layers: list[str] | None = None,
         dynamic_shape: bool = False,
+        example_inputs: Any = None,
     ):
         super().__init__()
         self.loss_fn = loss_fn
@@ -80,7 +86,7 @@ class PipelineModule(nn.Module):
         outlines = [outline(layer) for layer in specs]
         check_tied(specs, outlines)
         #: Stage s has the layers [parts[s], parts[s + 1]).
-        self.parts = _partition(specs, outlines, self.num_stages, partition_method)
+        self.parts = _partition(specs, outlines, self.num_stages, partition_method, example_inputs)
         _check_stages(specs, outlines, self.parts)
         #: Layers that use a tied module of another layer, by number; on all stages.
         self.tied_uses = _tied_uses(specs)
@@ -128,7 +134,7 @@ class PipelineModule(nn.Module):
 
     def _seed(self, seed: int) -> None:
         if self.seed_layers:
-            (self.seed_fn or _set_seed)(seed)
+            (self.seed_fn or set_random_seed)(seed)
 
     def train(self, mode: bool = True) -> PipelineModule:
         for layer in self.borrowed.values():
@@ -222,7 +228,11 @@ def _trained(module: nn.Module | None) -> int:
 
 
 def _partition(
-    layers: list[Any], outlines: Sequence[nn.Module | None], stages: int, method: str
+    layers: list[Any],
+    outlines: Sequence[nn.Module | None],
+    stages: int,
+    method: str,
+    example: Any,
 ) -> list[int]:
     if len(layers) < stages:
         raise RefusedError(f"{len(layers)} layers cannot be divided into {stages} stages")
@@ -233,8 +243,12 @@ def _partition(
         return partition.uniform(len(layers), stages)
     if method.lower() == "parameters":
         return partition.balanced([float(_trained(it)) for it in outlines], stages)
+    if method.lower() == "time":
+        if example is None:
+            raise RefusedError('partition_method "time" needs example_inputs=, to time each layer')
+        return partition.balanced(layer_seconds(layers, example, ranks.join()), stages)
     raise RefusedError(
-        f'partition_method "{method}" is not valid: it must be "parameters", "uniform" or'
+        f'partition_method "{method}" is not valid: it must be "parameters", "uniform", "time" or'
         ' "type:REGEX"'
     )
 

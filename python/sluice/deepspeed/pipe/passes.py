@@ -26,6 +26,14 @@ class _InFlight:
     loss: torch.Tensor | None
 
 
+def _cloned(inputs: Any) -> Any:
+    """Inputs that a layer may change in place, which is impossible for leaves with a gradient."""
+    if isinstance(inputs, tuple):
+        return tuple(_cloned(item) for item in inputs)
+    needs = isinstance(inputs, torch.Tensor) and inputs.requires_grad
+    return inputs.clone() if needs else inputs
+
+
 class StagePasses:
     """Computes this stage's passes of a batch. `batch`: the micro-batches, (inputs, labels) each, on
     the first and the last stage."""
@@ -95,7 +103,7 @@ class StagePasses:
     def _forward(self, number: int, inputs: Any, batch: Sequence[Any]) -> _InFlight:
         module, engine = self._module, self._engine
         module.micro_batch = self._number_in_run(number)
-        outputs = engine(inputs)
+        outputs = engine(_cloned(inputs))
         loss = None
         if self._following is None:
             loss = self._loss(outputs, batch[number][1])
