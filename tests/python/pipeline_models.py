@@ -62,7 +62,43 @@ def loss_fn(logits, labels):
     return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
 
 
-def gpt(blocks=4, dropout=0.0, tied=True):
+class Counted(nn.Module):
+    """Counts its passes in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(1))
+
+    def forward(self, x):
+        self.passes += 1
+        return x
+
+
+def shared_blocks(dropout=0.0):
+    """A model whose blocks are one module, and whose embedding is used three times."""
+    embedding = ("embedding", Embedding, VOCAB, WIDTH)
+    block = ("block", Attention, WIDTH, dropout)
+
+    def again(module, inputs):
+        x, mask = inputs
+        return x + F.linear(x, module.weight).softmax(-1) @ module.weight, mask
+
+    return [
+        TiedLayerSpec(*embedding),
+        with_mask,
+        TiedLayerSpec(*block, tied_weight_attr="qkv.weight"),
+        LayerSpec(Attention, WIDTH),
+        TiedLayerSpec(*embedding, forward_fn=again),
+        TiedLayerSpec(*block, tied_weight_attr="qkv.weight"),
+        LayerSpec(Attention, WIDTH),
+        TiedLayerSpec(*block, tied_weight_attr="qkv.weight"),
+        only_hidden,
+        LayerSpec(nn.LayerNorm, WIDTH),
+        TiedLayerSpec(*embedding, forward_fn=logits),
+    ]
+
+
+def gpt(blocks=4, dropout=0.0, tied=True, counted=False):
     ends = [
         TiedLayerSpec("embedding", Embedding, VOCAB, WIDTH, forward_fn=fn, tied_weight_attr="weight")
         if tied
@@ -74,6 +110,7 @@ def gpt(blocks=4, dropout=0.0, tied=True):
         with_mask,
         *(LayerSpec(Attention, WIDTH, dropout) for _ in range(blocks)),
         only_hidden,
+        *([LayerSpec(Counted)] if counted else []),
         LayerSpec(nn.LayerNorm, WIDTH),
         ends[1],
     ]

@@ -9,8 +9,17 @@ import unittest
 
 import sluice
 import sluice.deepspeed
-from pipeline_models import config, gpt, loss_fn, of_rank, pipeline, train_plainly
+from pipeline_models import (
+    config,
+    gpt,
+    loss_fn,
+    of_rank,
+    pipeline,
+    shared_blocks,
+    train_plainly,
+)
 from rank_processes import Ranks
+from sluice.deepspeed.pipe import PipeDataParallelTopology
 
 STEPS = 30
 
@@ -29,9 +38,13 @@ def run(case):
     world = sluice.ranks.world_size()
     data_ranks = world // stages
     data = sluice.ranks.rank() % data_ranks
+    dropout = case.get("dropout", 0.0)
+    layers = gpt(dropout=dropout, tied=case.get("tied", True), counted=case.get("counted", False))
+    by_topology = data_ranks > 1
     module = pipeline(
-        stages,
-        gpt(dropout=case.get("dropout", 0.0), tied=case.get("tied", True)),
+        None if by_topology else stages,
+        shared_blocks(dropout) if case.get("shared") else layers,
+        topology=PipeDataParallelTopology(stages, data_ranks) if by_topology else None,
         partition_method=case.get("partition", "parameters"),
         activation_checkpoint_interval=case.get("interval", 0),
     )
@@ -58,8 +71,9 @@ def run(case):
         scales.append([engine.engine.loss_scale, engine.skipped_steps, engine.get_global_grad_norm()])
     if case.get("save"):
         engine.save_checkpoint(case["save"], client_state={"last": case["last"]})
+    weights = hashes(engine)
     evaluated = engine.eval_batch(iter(of_rank(77, data, data_ranks))).item()
-    result = {"losses": losses, "weights": hashes(engine), "evaluated": evaluated, "scales": scales}
+    result = {"losses": losses, "weights": weights, "evaluated": evaluated, "scales": scales}
     engine.destroy()
     return result
 
@@ -160,9 +174,10 @@ class Pipelines(unittest.TestCase):
             {"partition": "type:attention", "interval": 2, "dropout": 0.2},
             {"config": {"bf16": {"enabled": True}}},
             {"zero": 1},
+            {"shared": True, "dropout": 0.1, "partition": "uniform"},
         ]
         alone = [run(case) for case in cases]
-        for stages, data_ranks, of_cases in ((2, 1, (0, 3, 4)), (3, 1, (1, 2)), (2, 2, (0, 1, 4, 5))):
+        for stages, data_ranks, of_cases in ((2, 1, (0, 3, 4)), (3, 1, (1, 2)), (4, 1, (6,)), (2, 2, (0, 4, 5, 6))):
             chosen = [{**cases[it], "stages": stages} for it in of_cases]
             results = self.on_ranks(stages * data_ranks, *chosen)
             expected = [alone[it] for it in of_cases]
@@ -172,13 +187,16 @@ class Pipelines(unittest.TestCase):
                     self.assertAlmostEqual(one["evaluated"], other["evaluated"], places=6)
 
     def test_a_checkpoint_of_two_stages_is_continued_by_one_and_by_four(self):
-        alone = run({"last": 4})
+        alone = run({"last": 4, "counted": True})
         with tempfile.TemporaryDirectory() as folder:
-            self.on_ranks(2, {"stages": 2, "last": 2, "save": folder})
-            rest = {"first": 2, "last": 4, "load": folder}
+            self.on_ranks(2, {"stages": 2, "last": 2, "counted": True, "save": folder})
+            rest = {"first": 2, "last": 4, "counted": True, "load": folder}
             got = [run({**rest, "save": f"{folder}/one"})]
             got += self.on_ranks(4, {**rest, "stages": 4}, {**rest, "stages": 2})
             got += self.on_ranks(2, {**rest, "stages": 2}, {"stages": 1, **rest})
+            passes = [one["weights"].pop("7.passes") for one in (alone, *got)]
+            of_one_data_rank = [*passes[:3], passes[4]]  # two have half of the passes each
+            self.assertEqual(of_one_data_rank, passes[:1] * 4)
             for one in got:
                 self.assertEqual(one["losses"], alone["losses"][2:])
                 self.assertEqual(one["weights"], alone["weights"])
@@ -243,7 +261,10 @@ engine, _, _, _ = sluice.deepspeed.initialize(model=pipeline(2, gpt()), config=c
 refused("StopIteration", lambda: engine.train_batch(iter([])))
 few = micro_batches(0)[: 4 if rank == 0 else 2]
 refused("rank 1: the iterator ended after 2 of the 4", lambda: engine.train_batch(iter(few)))
-print(engine.train_batch(iter(micro_batches(0))).item())
+print(engine.train_batch(iter(micro_batches(0))).item(), flush=True)
+engine.module.loss_fn = lambda predicted, labels: loss_fn(predicted, labels) * float("nan")
+refused("NonFiniteGradientError: the gradient of step 2 is not finite, in unit",
+        lambda: engine.train_batch(iter(micro_batches(1))))
 """
         codes, texts = Ranks(code, 2).wait()
         self.assertEqual(codes, [0, 0], "\n".join(texts))

@@ -70,8 +70,8 @@ class Partition(unittest.TestCase):
 
 
 def exchanges(stage, stages, count, user):
-    """What a stage calls, in order: ("swap", other, sent, received) or a pass. Stage 0 owns a tied
-    module that `user` uses as well, and each micro-batch is a lane."""
+    """What a stage calls, in order: ("swap", other, sent, received) or a pass. Stages 0 and 1 own
+    tied modules that a later stage, `user`, uses as well. Each micro-batch is a lane."""
     plan = list(one_forward_one_backward(stage, stages, count))
     calls = [("swap", stage - 1, None, ("F", 0))] if stage > 0 else []
     for at, work in enumerate(plan):
@@ -79,7 +79,7 @@ def exchanges(stage, stages, count, user):
         after = plan[at + 1] if at + 1 < len(plan) else None
         wants = None if after is None else (after.kind, after.micro_batch)
         is_forward = work.kind is Pass.FORWARD
-        if not is_forward and stage == 0 and user > 0:
+        if not is_forward and stage < min(2, user):
             calls.append(("swap", user, None, ("T", work.micro_batch)))
         swaps = []
         if stage + 1 < stages:
@@ -90,7 +90,8 @@ def exchanges(stage, stages, count, user):
             sent = None if is_forward else ("B", work.micro_batch)
             received = ("F", wants[1]) if wants and wants[0] is Pass.FORWARD else None
             swaps.append(("swap", stage - 1, sent, received))
-        sums = [("swap", 0, ("T", work.micro_batch), None)] if stage == user > 0 and not is_forward else []
+        owners = reversed(range(min(2, user))) if stage == user and not is_forward else ()
+        sums = [("swap", owner, ("T", work.micro_batch), None) for owner in owners]
         calls += swaps if is_forward else [*swaps[1:], *sums, *swaps[:1]] if stage + 1 < stages else [
             *swaps, *sums]
     return deque(it for it in calls if it[0] != "swap" or it[2] or it[3])

@@ -18,7 +18,7 @@ class TiedExchange:
     """Before each step the owner of a tied module sends its values to the other stages that use it.
     When a lane of micro-batches ends they send their sums of gradients, which the owner adds.
 
-    The order of messages between two stages is that of the micro-batches, and within one that of
+    The order of messages between two stages is that of the micro-batches. Within one it is that of
     the layers, from the last to the first, as in backward.
     """
 
@@ -29,6 +29,11 @@ class TiedExchange:
         self._stage = module.stage_id
         self._stale = True
         self._uses = [module.tied_uses[it] for it in sorted(module.tied_uses, reverse=True)]
+        # Nearest owners first: an owner waits for its sums before it sends gradients to earlier ones.
+        self._sent = sorted(
+            (it for it in self._uses if it.layer in module.local_layers and not self._owns(it)),
+            key=lambda use: -self._stage_of(use.owner),
+        )
         for layer in module.borrowed.values():
             layer.to(engine.device, engine.dtype)
         if any(self._owns(use) for use in self._uses):
@@ -72,12 +77,13 @@ class TiedExchange:
     def exchange(self, *, sends: bool, receives: bool) -> None:
         """After the last micro-batch of a lane: sends sums, once this stage has sent the gradients
         of its inputs; or receives and adds them, while the micro-batch is open."""
-        for use in self._uses:
-            user, owner = self._stage_of(use.layer), self._stage_of(use.owner)
-            if owner == self._stage and receives:
-                self._add(use, None if user == owner else self._links[user])
-            elif user == self._stage and user != owner and sends:
-                self._send(use, self._links[owner])
+        if receives:
+            for use in filter(self._owns, self._uses):
+                user = self._stage_of(use.layer)
+                self._add(use, None if user == self._stage else self._links[user])
+        if sends:
+            for use in self._sent:
+                self._send(use, self._links[self._stage_of(use.owner)])
 
     def _send(self, use: TiedUse, link: Link) -> None:
         parameters = self._parameters(self._module.borrowed[use.key])
