@@ -35,7 +35,7 @@ class Names(unittest.TestCase):
             "runtime.zero": "GatheredParameters Init",
             "pipe": "PipelineModule LayerSpec TiedLayerSpec",
             "runtime.pipe.module": "PipelineModule",
-            "runtime.pipe.topology": "PipeDataParallelTopology ProcessTopology",
+            "runtime.pipe.topology": "PipeDataParallelTopology PipelineParallelGrid ProcessTopology",
             "runtime.pipe.engine": "PipelineEngine",
             "runtime.zero.partition_parameters": "GatheredParameters Init ZeroParamStatus",
             "utils": "RepeatingLoader log_dist logger set_z3_leaf_modules",

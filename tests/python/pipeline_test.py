@@ -29,6 +29,7 @@ from sluice.deepspeed.pipe import (
 )
 from sluice.deepspeed.pipe.schedule import Pass, one_forward_one_backward
 from sluice.deepspeed.pipe.timing import layer_seconds
+from sluice.deepspeed.pipe.topology import PipelineParallelGrid
 
 STEPS = 30
 
@@ -184,6 +185,11 @@ class Topology(unittest.TestCase):
         self.assertEqual(topology.get_coord(4).data, 1)
         self.assertEqual(topology.get_axis_comm_lists("pipe"), [[0, 3], [1, 4], [2, 5]])
         self.assertEqual(topology.get_axis_comm_lists("data"), [[0, 1, 2], [3, 4, 5]])
+        for rank in range(6):
+            grid = PipelineParallelGrid(topology, rank)
+            coord = topology.get_coord(rank)
+            self.assertEqual(coord, (grid.get_stage_id(), grid.get_data_parallel_id()))
+            self.assertEqual(grid.stage_to_global(1), topology.get_rank(pipe=1, data=coord.data))
 
 
 class Training(unittest.TestCase):

@@ -125,6 +125,7 @@ _ZERO = {"GatheredParameters": zero.GatheredParameters, "Init": zero.Init}
 _PIPE = {name: getattr(pipe, name) for name in ("PipelineModule", "LayerSpec", "TiedLayerSpec")}
 _TOPOLOGY = {
     "PipeDataParallelTopology": pipe.PipeDataParallelTopology,
+    "PipelineParallelGrid": pipe.topology.PipelineParallelGrid,
     "ProcessTopology": pipe.ProcessTopology,
 }
 _AXES = "layers are not divided among ranks: PipeDataParallelTopology has stages and data ranks"

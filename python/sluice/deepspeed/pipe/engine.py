@@ -98,6 +98,7 @@ class PipelineEngine(DeepSpeedEngine):
         self.world_size = place.world.world
         self.dp_world_size = engine.world_size
         self.stage_id, self.num_stages = place.stage, place.stages
+        self.grid = module.mpu()
         self.micro_batches = engine.micro_batches
         self.batch_fn: Callable[[Any], Any] | None = None
         self.data_iterator: Iterator[Any] | None = None

@@ -18,7 +18,7 @@ from . import partition
 from .layers import LayerSpec, TiedLayerSpec, check_layers, check_tied, matches_type, name_of, outline
 from .tied import TiedLayer, TiedUse
 from .timing import layer_seconds
-from .topology import PipeDataParallelTopology, ProcessTopology
+from .topology import PipeDataParallelTopology, PipelineParallelGrid, ProcessTopology
 
 
 def set_random_seed(seed: int) -> None:
@@ -79,10 +79,11 @@ class PipelineModule(nn.Module):
         self.micro_batch = 0
         specs = list(layers)
         check_layers(specs)
-        self.topology = _topology(num_stages, topology, ranks.world_size())
-        self.num_stages = self.topology.get_dim("pipe")
-        data = max(self.topology.get_dim("data"), 1)
-        self.stage_id, self.data_id = divmod(ranks.rank(), data)
+        self._grid = PipelineParallelGrid(
+            _topology(num_stages, topology, ranks.world_size()), ranks.rank()
+        )
+        self.num_stages = self._grid.pipe_parallel_size
+        self.stage_id, self.data_id = self._grid.get_stage_id(), self._grid.get_data_parallel_id()
         outlines = [outline(layer) for layer in specs]
         check_tied(specs, outlines)
         #: Stage s has the layers [parts[s], parts[s + 1]).
@@ -101,6 +102,15 @@ class PipelineModule(nn.Module):
     @property
     def local_layers(self) -> range:
         return range(self.parts[self.stage_id], self.parts[self.stage_id + 1])
+
+    def topology(self) -> ProcessTopology:
+        return self._grid.topology
+
+    def mpu(self) -> PipelineParallelGrid:
+        return self._grid
+
+    def num_pipeline_stages(self) -> int:
+        return self.num_stages
 
     @property
     def forward_funcs(self) -> list[Callable[[Any], Any]]:

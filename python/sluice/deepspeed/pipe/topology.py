@@ -74,3 +74,40 @@ class PipeDataParallelTopology(ProcessTopology):
 
     def __init__(self, num_pp: int, num_dp: int):
         super().__init__(["pipe", "data"], [num_pp, num_dp])
+
+
+class PipelineParallelGrid:
+    """This process's numbers in a topology, by DeepSpeed's names."""
+
+    def __init__(self, topology: ProcessTopology, rank: int):
+        self._topology = topology
+        self._rank = rank
+        self.data_parallel_size = max(topology.get_dim("data"), 1)
+        self.pipe_parallel_size = topology.get_dim("pipe")
+        self.world_size = topology.world_size()
+
+    @property
+    def topology(self) -> ProcessTopology:
+        return self._topology
+
+    def get_global_rank(self) -> int:
+        return self._rank
+
+    def get_stage_id(self) -> int:
+        return self._rank // self.data_parallel_size
+
+    def get_data_parallel_id(self) -> int:
+        return self._rank % self.data_parallel_size
+
+    get_pipe_parallel_rank = get_stage_id
+    get_data_parallel_rank = get_data_parallel_id
+
+    def get_pipe_parallel_world_size(self) -> int:
+        return self.pipe_parallel_size
+
+    def get_data_parallel_world_size(self) -> int:
+        return self.data_parallel_size
+
+    def stage_to_global(self, stage_id: int) -> int:
+        """The rank with this one's part of the data in another stage."""
+        return stage_id * self.data_parallel_size + self.get_data_parallel_id()
