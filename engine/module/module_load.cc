@@ -45,24 +45,21 @@ Result<std::unique_ptr<CheckpointReader>> ModuleRun::open_checkpoint(const std::
   return CheckpointReader::open(*parts_->drives().saves, folder, {});
 }
 
-// Checks that this run can continue from the checkpoint, or from this part of one.
+// Checks that a checkpoint is of a module, and of the step of the other parts.
 Status ModuleRun::check_part(const CheckpointReader& part, const CheckpointReader& first,
-                             const std::string& folder, bool is_one_of_several) const {
+                             const std::string& folder) const {
   const CheckpointState& stored = part.state();
   if (stored.run.family != kModuleFamily)
     return Error(ErrorCode::kInvalidArgument,
                  folder + " is from a run of sluice train, with a model of the family " +
                      stored.run.family +
                      ": sluice export converts it to a folder that transformers can load");
-  CheckpointState now = checkpoint_state();
-  if (!is_one_of_several) return check_same_run(stored, now);
-  now.run.model = stored.run.model;  // of a stage; check_parameters() compares each parameter
   if (stored.position.global_step != first.state().position.global_step)
     return Error(ErrorCode::kInvalidArgument,
                  folder + " is of step " + std::to_string(stored.position.global_step) +
                      ", and another part of the checkpoint is of step " +
                      std::to_string(first.state().position.global_step));
-  return check_same_run(stored, now);
+  return {};
 }
 
 // Checks that the checkpoint has exactly this run's parameters. Several are those of a pipeline's
@@ -115,12 +112,17 @@ Result<std::string> ModuleRun::load_own(const std::vector<std::string>& paths,
     SLUICE_ASSIGN_OR_RETURN(auto opened, open_checkpoint(paths[part], folders[part]));
     clients.push_back(opened->state().client);
     checkpoints.push_back(std::move(opened));
-    SLUICE_RETURN_IF_ERROR(
-        check_part(*checkpoints.back(), *checkpoints.front(), folders[part], paths.size() > 1));
+    SLUICE_RETURN_IF_ERROR(check_part(*checkpoints.back(), *checkpoints.front(), folders[part]));
   }
   const std::string& folder = folders.front();
   const CheckpointState& stored = checkpoints.front()->state();
   SLUICE_RETURN_IF_ERROR(check_parameters(checkpoints));
+  for (const auto& part : checkpoints) {
+    CheckpointState now = checkpoint_state();
+    // A stage has other numbers of parameters and elements, each of which was compared.
+    if (checkpoints.size() > 1) now.run.model = part->state().run.model;
+    SLUICE_RETURN_IF_ERROR(check_same_run(part->state(), now));
+  }
   if (is_first()) warn_of_other_bits(stored, checkpoint_state());
   report_moments(checkpoints.front()->manifest().moments, stored_moments(plan_.types));
   SLUICE_ASSIGN_OR_RETURN(const TrainState state,

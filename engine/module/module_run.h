@@ -239,7 +239,7 @@ class ModuleRun final : public SavedRun, private LedCopySave {
   Status change_frozen(const NewValues& change);
   using Readers = std::vector<std::unique_ptr<CheckpointReader>>;
   Status check_part(const CheckpointReader& part, const CheckpointReader& first,
-                    const std::string& folder, bool is_one_of_several) const;
+                    const std::string& folder) const;
   Status check_parameters(const Readers& checkpoints) const;
   Result<std::unique_ptr<CheckpointReader>> open_checkpoint(const std::string& path,
                                                             std::string& folder);
