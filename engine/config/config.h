@@ -134,9 +134,6 @@ enum class HostCopy : std::uint8_t { kOff, kGpu, kRam, kAuto };
 struct Communication {
   SentWeights weights = SentWeights::kFull;
   HostCopy host_copy = HostCopy::kOff;
-};
-
-struct Communication {
   offload::SumCodec gradients = offload::SumCodec::kFp32;  // how ranks send each other their sums
 };
 

@@ -52,18 +52,16 @@ struct FamilyList {
   }
 };
 
-using Field =
-    std::variant<std::monostate, FamilyNumber, FamilyList, Accessor<bool>, Accessor<std::int64_t>,
-                 Accessor<double>, Accessor<std::string>, Accessor<std::optional<double>>,
-                 Accessor<Betas>, Accessor<std::vector<std::string>>,
-                 Accessor<std::optional<TierFractions>>, Accessor<std::optional<PathWeights>>,
-                 Accessor<OptimizerType>, Accessor<ScheduleType>, Accessor<WarmupType>,
-                 Accessor<DecayType>, Accessor<OffloadDevice>, Accessor<TokenType>,
-                 Accessor<Device>, Accessor<Tristate>, Accessor<IoBackendChoice>,
-                 Accessor<DecayedParameters>, Accessor<MomentType>, Accessor<NonFiniteStep>,
-                 Accessor<LaterCheckpoints>, Accessor<LongDocuments>, Accessor<WeightGradients>,
-                 Accessor<SentWeights>, Accessor<HostCopy>, Accessor<offload::SumCodec>,
-                 Accessor<std::vector<ParameterGroup>>>;
+using Field = std::variant<
+    std::monostate, FamilyNumber, FamilyList, Accessor<bool>, Accessor<std::int64_t>,
+    Accessor<double>, Accessor<std::string>, Accessor<std::optional<double>>, Accessor<Betas>,
+    Accessor<std::vector<std::string>>, Accessor<std::optional<TierFractions>>,
+    Accessor<std::optional<PathWeights>>, Accessor<OptimizerType>, Accessor<ScheduleType>,
+    Accessor<WarmupType>, Accessor<DecayType>, Accessor<OffloadDevice>, Accessor<TokenType>,
+    Accessor<Device>, Accessor<Tristate>, Accessor<IoBackendChoice>, Accessor<DecayedParameters>,
+    Accessor<MomentType>, Accessor<NonFiniteStep>, Accessor<LaterCheckpoints>,
+    Accessor<LongDocuments>, Accessor<WeightGradients>, Accessor<SentWeights>, Accessor<HostCopy>,
+    Accessor<offload::SumCodec>, Accessor<std::vector<ParameterGroup>>>;
 
 struct Range {
   double minimum = -std::numeric_limits<double>::infinity();

@@ -13,8 +13,6 @@ constexpr std::string_view kSuperchip =
     "the plan divides work between CPU and GPU from measurements";
 constexpr std::string_view kModules =
     "it configures hooks on PyTorch modules; Sluice divides its models into units by itself";
-constexpr std::string_view kQuantized =
-    "Sluice does not quantise the gradients that ranks exchange";
 
 constexpr Key kKeys[] = {
     {.path = "zero_optimization.stage",
