@@ -5,6 +5,8 @@
 #include <cstring>
 #include <map>
 
+#include "aio/check.h"
+
 namespace sluice::engine {
 
 std::string host_name(std::string_view host) { return std::string(host.substr(0, host.find('/'))); }
@@ -115,6 +117,7 @@ offload::Topology topology_of(std::span<const RankPlace> places, int own_rank) {
   const std::string& own = places[static_cast<std::size_t>(own_rank)].host;
   const auto of_host = static_cast<std::size_t>(std::count_if(
       places.begin(), places.end(), [&](const RankPlace& place) { return place.host == own; }));
+  SLUICE_CHECK(of_host > 0, "places with this rank's own");
   offload::Topology topology{.world = static_cast<int>(places.size()),
                              .local_world = static_cast<int>(of_host),
                              .is_regular = places.size() % of_host == 0};

@@ -30,8 +30,10 @@ TEST_P(SumCodecs, AreOffByAtMostHalfAStepOfTheBlocksLargest) {
   std::mt19937 random(3);
   std::normal_distribution<float> any;
   std::vector<float> values(20 * kSumCodecBlock);
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = any(random) * std::pow(10.0F, static_cast<float>(i / kSumCodecBlock) - 10);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::size_t block = i / kSumCodecBlock;
+    values[i] = any(random) * std::pow(10.0F, static_cast<float>(block) - 10);
+  }
   const std::vector<float> got = sent(values);
   for (std::size_t first = 0; first < values.size(); first += kSumCodecBlock) {
     float most = 0;

@@ -94,7 +94,7 @@ TEST(HostCommunicator, BringsALargeGatheredPieceOnceIntoEachHost) {
   constexpr std::size_t kLarge = 100'000;
   for (const auto& [hosts, ranks] : {std::pair{2, 3}, {3, 2}, {2, 1}, {1, 4}}) {
     const auto others = static_cast<std::uint64_t>(hosts - 1);
-    const auto world = static_cast<std::uint64_t>(hosts * ranks);
+    const auto world = static_cast<std::uint64_t>(hosts) * static_cast<std::uint64_t>(ranks);
     EXPECT_EQ(
         gathered_between_hosts(std::vector<int>(static_cast<std::size_t>(hosts), ranks), kLarge),
         others * world * kLarge)
