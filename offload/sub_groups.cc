@@ -23,9 +23,7 @@ Status check_ranges(const UnitSpec& unit, std::span<const GroupRange> ranges) {
 }
 
 Status check_units(std::span<const UnitSpec> units) {
-  if (std::all_of(units.begin(), units.end(),
-                  [](const UnitSpec& unit) { return unit.ranges.empty(); }))
-    return invalid("there is no unit to place");
+  if (units.empty()) return invalid("there is no unit to place");
   for (const UnitSpec& unit : units) {
     SLUICE_RETURN_IF_ERROR(check_ranges(unit, unit.ranges));
     SLUICE_RETURN_IF_ERROR(check_ranges(unit, unit.scalars));

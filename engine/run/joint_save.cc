@@ -140,9 +140,9 @@ Status JointSave::gather_checksums() {
   for (int rank = 1; rank < ranks_.part.world; ++rank) {
     std::vector<std::uint64_t> checksums(checksums_of(*plan_, rank, options_.chunk_bytes));
     if (rank == ranks_.part.rank) checksums = part_->checksums();
-    if (checksums.empty()) continue;
-    SLUICE_RETURN_IF_ERROR(
-        ranks_.link->broadcast(std::as_writable_bytes(std::span(checksums)), rank));
+    if (!checksums.empty())  // a rank may have no element of a small model
+      SLUICE_RETURN_IF_ERROR(
+          ranks_.link->broadcast(std::as_writable_bytes(std::span(checksums)), rank));
     if (is_first() && added_.ok()) added_ = writer_->add_part(rank, checksums);
   }
   return {};

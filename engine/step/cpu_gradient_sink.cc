@@ -88,17 +88,16 @@ class CpuGradientSink::SumAllocator {
 Result<std::unique_ptr<CpuGradientSink>> CpuGradientSink::create(const ModelLayout& model,
                                                                  aio::Executor& executor,
                                                                  const Options& options) {
+  // A rank of many may have no element of a small model.
+  const auto map = [&](std::uint64_t bytes) -> Result<aio::PageMemory> {
+    if (bytes == 0) return aio::PageMemory();
+    return aio::PageMemory::map(bytes, options.huge_pages, &executor);
+  };
+  SLUICE_ASSIGN_OR_RETURN(auto host,
+                          map(cpu_sink_gradient_bytes(model, options.type, options.ranks.part)));
   SLUICE_ASSIGN_OR_RETURN(
-      auto host,
-      aio::PageMemory::map(cpu_sink_gradient_bytes(model, options.type, options.ranks.part),
-                           options.huge_pages, &executor));
-  const std::uint64_t accumulator_bytes =
-      cpu_sink_accumulator_bytes(model, options.type, options.sums, options.ranks.part);
-  aio::PageMemory accumulators;
-  if (accumulator_bytes > 0) {
-    SLUICE_ASSIGN_OR_RETURN(accumulators,
-                            aio::PageMemory::map(accumulator_bytes, options.huge_pages, &executor));
-  }
+      auto accumulators,
+      map(cpu_sink_accumulator_bytes(model, options.type, options.sums, options.ranks.part)));
   return std::unique_ptr<CpuGradientSink>(
       new CpuGradientSink(model, executor, options, std::move(host), std::move(accumulators)));
 }

@@ -129,6 +129,20 @@ class Ranks(RankRuns):
         self.assertRegex(told, r"12 lanes.*5 ranks.*run\.lanes is 5")
         self.assertIn("last bits", told)
 
+    def test_train_along_without_an_element(self):
+        tiny = [*LLAMA, "--set=recipe.lora.rank=1", "--set=run.lanes=8", "--set=train_batch_size=8"]
+        self.train(1, "--out", "one", *tiny, "--save-weights", "one.safetensors")
+        for number, more in enumerate(([], self.on_nvme())):
+            run = f"run{number}"
+            self.train(8, "--out", run, *tiny, *more, "--save-weights", f"{run}.safetensors")
+            parts = {len(list((self.path / run / "checkpoints/step-000000004").glob(f"{field}-*")))
+                     for field in ("master", "exp_avg", "exp_avg_sq")}
+            self.assertLess(max(parts), 8)  # the last rank has none
+            self.assertEqual(self.weights(f"{run}.safetensors"), self.weights("one.safetensors"))
+            self.train(1, "--out", run, *tiny, "--resume=step-000000002", "--set-aside-later",
+                       "--save-weights", "again.safetensors", "--force")
+            self.assertEqual(self.weights("again.safetensors"), self.weights("one.safetensors"))
+
     def test_have_the_same_bits_on_several_hosts(self):
         twelve = ["--set=run.lanes=12", "--set=train_batch_size=12"]
         self.train(1, "--out", "one", *twelve, "--save-weights", "one.safetensors")

@@ -149,7 +149,6 @@ TEST(SubGroups, RefuseWhatCannotBePlaced) {
     return placement.error().message();
   };
   EXPECT_THAT(complaint({}, 10, {}), HasSubstr("no unit"));
-  EXPECT_THAT(complaint({{"h.0", {}}}, 10, {}), HasSubstr("no unit"));
   EXPECT_THAT(complaint({{"h.0", {{0, 0}}}}, 10, {}), ContainsRegex("h.0.*empty range"));
   EXPECT_THAT(complaint({{"h.0", {{-1, 5}}}}, 10, {}), HasSubstr("parameter group -1"));
   EXPECT_THAT(complaint({{"h.0", {{0, 5}}, {{0, 4}}}}, 10, {}), ContainsRegex("h.0 has 5.*4"));
@@ -159,6 +158,15 @@ TEST(SubGroups, RefuseWhatCannotBePlaced) {
   EXPECT_THAT(complaint(two_units(), 10, {.gpu = -0.5, .cpu = 1.5}), HasSubstr("tier gpu"));
   EXPECT_THAT(complaint(two_units(), 10, {.nvme = std::numeric_limits<double>::quiet_NaN()}),
               HasSubstr("tier nvme"));
+}
+
+// A rank of many, with a small model.
+TEST(SubGroups, AreNoneWhereNoUnitHasElements) {
+  const std::vector<UnitSpec> units = {{"wte", {}}, {"h.0", {}}};
+  const auto placement = place_by_fractions(units, 10, {.cpu = 1});
+  ASSERT_TRUE(placement.ok());
+  EXPECT_TRUE(placement->empty());
+  EXPECT_TRUE(check_placement(units, *placement).ok());
 }
 
 TEST(SubGroups, AreRefusedUnlessTheyCoverEachUnitOnceInOrder) {
