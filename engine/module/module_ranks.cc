@@ -97,7 +97,9 @@ Result<std::uint64_t> ModuleRun::save_together(const std::string& folder,
   return save.lead(folder, state, source_of(parts_->state()));
 }
 
+// Saves into another directory use the same memory.
 Status ModuleRun::make_own_copy() {
+  if (copies_ != nullptr) return {};
   SLUICE_ASSIGN_OR_RETURN(copies_, JointCopySave::create(*this, ranks(), *parts_->drives().saves));
   return {};
 }
@@ -143,7 +145,7 @@ Result<std::string> ModuleRun::follow_save() {
         static_cast<void>(make_own_copy());
         break;
       case SaveOrder::kCopy:
-        SLUICE_RETURN_IF_ERROR(copies_->copy());
+        static_cast<void>(copies_->copy());
         break;
       case SaveOrder::kBegin:
         static_cast<void>(copies_->begin(""));
