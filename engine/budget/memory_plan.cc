@@ -120,7 +120,7 @@ void add_nvme_lines(const RunSpec& spec, const MemoryAmounts& amounts, MemoryPla
 Status check_partition(const RunSpec& spec) {
   const std::int64_t asked = spec.config.zero.hpz_partition_ranks;
   const int of_host = spec.ranks.local_world();
-  if (!spec.trains() || spec.ranks.hosts == 1 || asked == 1 || asked == of_host) return {};
+  if (spec.host_copies() == config::HostCopy::kOff || asked == 1 || asked == of_host) return {};
   return Error(ErrorCode::kInvalidArgument,
                "zero_optimization.zero_hpz_partition_size is " + std::to_string(asked) +
                    ", and each host has " + std::to_string(of_host) + " ranks: set it to " +
