@@ -1,6 +1,7 @@
 // How a TrainingRun of several ranks begins, follows the first rank, and combines its figures.
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -65,13 +66,23 @@ Status TrainingRun::begin_together(const Status& own) {
 
 Status TrainingRun::follow() {
   is_in_step_ = false;
+  std::exception_ptr failure;  // of the last step, on all ranks; a save may still have to be ended
   for (;;) {
     std::byte told{};
-    SLUICE_RETURN_IF_ERROR(ranks().link->broadcast(std::span(&told, 1), /*root=*/0));
+    const Status received = ranks().link->broadcast(std::span(&told, 1), /*root=*/0);
+    if (failure && (!received.ok() || static_cast<Order>(told) == Order::kEnd)) {
+      is_in_step_ = received.ok();
+      std::rethrow_exception(failure);
+    }
+    SLUICE_RETURN_IF_ERROR(received);
     switch (static_cast<Order>(told)) {
       case Order::kStep:
         trace().begin_step(trainer_->state().global_step + 1, SteadyClock().now_ns());
-        static_cast<void>(one_step());
+        try {
+          static_cast<void>(one_step());
+        } catch (const NonFiniteGradient&) {
+          failure = std::current_exception();
+        }
         break;
       case Order::kEvaluate:
         static_cast<void>(evaluate_all());

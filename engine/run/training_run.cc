@@ -214,9 +214,14 @@ std::uint64_t TrainingRun::tokens_per_step() const {
 StepOutcome TrainingRun::step() {
   is_in_step_ = false;
   throw_if_error(lead(Order::kStep));
-  const StepOutcome outcome = one_step();
-  is_in_step_ = true;
-  return outcome;
+  try {
+    const StepOutcome outcome = one_step();
+    is_in_step_ = true;
+    return outcome;
+  } catch (const NonFiniteGradient&) {  // on all ranks, which can still end a save
+    is_in_step_ = true;
+    throw;
+  }
 }
 
 StepOutcome TrainingRun::one_step() {

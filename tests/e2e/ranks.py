@@ -467,7 +467,8 @@ class Ranks(RankRuns):
         # Not planned, so that this machine need not be measured for it.
         self.train(1, "--out", "one", "--save-weights", "1.safetensors", *(
             f"--set=zero_optimization.offload_{what}.device=cpu" for what in ("optimizer", "param")))
-        told = self.train(2, "--out", "two", "--save-weights", "2.safetensors")
+        told = self.train(2, "--out", "two", "--save-weights", "2.safetensors",
+                          "--set=run.checkpoint_background=off")
         self.assertRegex(told, "plan: .* on 2 ranks")
         self.assertNotIn("buffers for optimizer state", told)
         self.assertEqual(self.weights("2.safetensors"), self.weights("1.safetensors"))

@@ -13,6 +13,7 @@
 
 #include "engine/run/run_checkpoints.h"
 #include "engine/step/rank_reduction.h"
+#include "engine/step/train_error.h"
 #include "tests/engine/comm/tcp_ranks.h"
 #include "tests/engine/run/run_under_test.h"
 
@@ -208,6 +209,35 @@ TEST(RanksThatSaveInTheBackground, SaveWhatTheyHadAndTrainOnWithTheSameBits) {
     EXPECT_NE(expected[1], expected[2]);
     for (const int world : {2, 4}) EXPECT_EQ(trained(world, overrides, true), expected) << world;
   }
+}
+
+// The step fails on all ranks at once, which can still end the save.
+TEST(RanksThatSaveInTheBackground, KeepASaveThatWasUnderWayWhenTheGradientIsNotFinite) {
+  const SmallRun small(on_ranks(2, {"optimizer.params.lr=1e38"}));
+  const std::vector<RankPlace> places = {{"here", 0}, {"here", 1}};
+  std::vector<std::string> ends(2);
+  in_threads(options_of(places), [&](int rank, Communicator& link) {
+    const auto run = small.start({.ranks = {rank, 2}}, link);
+    try {
+      if (rank == 1) {
+        EXPECT_OK(run->follow());
+        return;
+      }
+      run->step();
+      auto checkpoints = RunCheckpoints::create(
+          *run, *run->drives().saves, {.directory = run->config().run.dir, .background = true});
+      EXPECT_OK(checkpoints);
+      EXPECT_OK((*checkpoints)->save({}));
+      EXPECT_THROW(for (int i = 0; i < 4; ++i) run->step(), NonFiniteGradient);
+      (*checkpoints)->wait();
+      EXPECT_OK((*checkpoints)->finished().at(0).status);
+      ends[0] = "saved";
+    } catch (const NonFiniteGradient& error) {
+      ends[1] = error.what();
+    }
+  });
+  EXPECT_EQ(ends[0], "saved");
+  EXPECT_THAT(ends[1], testing::HasSubstr("not finite"));
 }
 
 struct RankVariant {
