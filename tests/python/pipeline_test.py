@@ -240,6 +240,55 @@ class Training(unittest.TestCase):
             for name, value in other.items():
                 self.assertTrue(torch.equal(state[name], value), name)
 
+    def test_a_tuple_of_one_stays_a_tuple_when_it_is_computed_again(self):
+        class Row(nn.Linear):
+            def forward(self, inputs):
+                return (super().forward(inputs[0]).tanh(),)
+
+        def of_row(predicted, labels):
+            return nn.functional.mse_loss(predicted[0], labels)
+
+        generator = torch.Generator().manual_seed(0)
+        batch = [[torch.randn(3, 8, generator=generator) for _ in range(2)] for _ in range(4)]
+        losses = []
+        for interval in (0, 1, 2):
+            module = pipeline(
+                layers=[lambda x: (x,), *(LayerSpec(Row, 8, 8) for _ in range(3))],
+                loss_fn=of_row,
+                activation_checkpoint_interval=interval,
+            )
+            engine, _, _, _ = sluice.deepspeed.initialize(model=module, config=config())
+            losses.append([engine.train_batch(iter(batch)).item() for _ in range(2)])
+            engine.destroy()
+        self.assertEqual(losses[1:], losses[:1] * 2)
+
+    def test_a_step_that_failed_leaves_nothing_of_tied_layers(self):
+        def train(fails):
+            engine, _, _, _ = sluice.deepspeed.initialize(
+                model=pipeline(), config=config(run={"lanes": 1})
+            )
+            engine.train_batch(iter(micro_batches(0)))
+            if fails:
+                passes = itertools.count()
+
+                def fail_third(*args):
+                    if next(passes) == 2:
+                        raise ValueError("third")
+                    return loss_fn(*args)
+
+                engine.module.loss_fn = fail_third
+                with self.assertRaisesRegex(ValueError, "third"):
+                    engine.train_batch(iter(micro_batches(5)))
+                engine.module.loss_fn = loss_fn
+            engine.train_batch(iter(micro_batches(1)))
+            state = engine.engine.state_dict()
+            engine.destroy()
+            return state
+
+        state = train(fails=False)
+        for name, value in train(fails=True).items():
+            self.assertTrue(torch.equal(state[name], value), name)
+
     def test_placements_have_the_same_bits(self):
         states = []
         for place in ("cpu", "nvme", "mixed"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,14 @@ def set_random_seed(seed: int) -> None:
     torch.manual_seed(seed % 2**63)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+@dataclass(frozen=True)
+class Received:
+    """A stage's inputs, in which the engine is not to convert a tensor to the type that it computes
+    with: within a stage, too, layers get what the ones before return."""
+
+    value: Any
 
 
 class PipelineModule(nn.Module):
@@ -156,24 +165,27 @@ class PipelineModule(nn.Module):
 
     def forward(self, inputs: Any) -> Any:
         """This stage's layers."""
+        if isinstance(inputs, Received):
+            inputs = inputs.value
         interval = self.activation_checkpoint_interval
         if interval <= 0 or not torch.is_grad_enabled():
             return self._range(0, len(self._functions))(inputs)
         for begin in range(0, len(self._functions), interval):
             end = min(begin + interval, len(self._functions))
-            compute = self._range(begin, end)
-            if self._is_checkpointed(begin, end):
-                given = inputs if isinstance(inputs, tuple) else (inputs,)
-                inputs = self._checkpoint(compute, given)
+            if not self._is_checkpointed(begin, end):
+                inputs = self._range(begin, end)(inputs)
+            elif isinstance(inputs, tuple):
+                inputs = self._checkpoint(self._range(begin, end, is_tuple=True), inputs)
             else:
-                inputs = compute(inputs)
+                inputs = self._checkpoint(self._range(begin, end), (inputs,))
         return inputs
 
-    def _range(self, begin: int, end: int) -> Callable[..., Any]:
+    def _range(self, begin: int, end: int, *, is_tuple: bool = False) -> Callable[..., Any]:
+        """Computes layers. Their inputs are its arguments if they are a tuple, else its only one."""
         micro_batch = self.micro_batch + 1  # also when it is computed again
 
         def compute(*inputs: Any) -> Any:
-            value = inputs[0] if len(inputs) == 1 else inputs
+            value = inputs if is_tuple else inputs[0]
             for local in range(begin, end):
                 number = self.local_layers[local]
                 self._seed(self.base_seed * (micro_batch + 1) + number)

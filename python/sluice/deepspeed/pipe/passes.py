@@ -11,7 +11,7 @@ import torch
 from ..._core import RefusedError
 from ...engine import Engine, StepResult
 from .messages import Form, Link, tensors_of
-from .module import PipelineModule
+from .module import PipelineModule, Received
 from .schedule import Pass, Work, one_forward_one_backward
 from .tied_exchange import TiedExchange
 
@@ -71,6 +71,7 @@ class StagePasses:
     def train(self, batch: Sequence[Any], of_all: Any) -> StepResult:
         """`of_all`: a function from this stage's losses to those of the last stage."""
         self._flying.clear()
+        self._tied.forget()
         self._tied.refresh()
         count, module = self._engine.micro_batches, self._module
         plan = list(one_forward_one_backward(module.stage_id, module.num_stages, count))
@@ -103,13 +104,17 @@ class StagePasses:
     def _forward(self, number: int, inputs: Any, batch: Sequence[Any]) -> _InFlight:
         module, engine = self._module, self._engine
         module.micro_batch = self._number_in_run(number)
-        outputs = engine(_cloned(inputs))
+        outputs = engine(self._as_received(_cloned(inputs)))
         loss = None
         if self._following is None:
             loss = self._loss(outputs, batch[number][1])
         form = None if self._following is None else Form.of(outputs)
         self._flying[number] = _InFlight(inputs, outputs, form, loss)
         return self._flying[number]
+
+    def _as_received(self, inputs: Any) -> Any:
+        is_number = isinstance(inputs, torch.Tensor) and inputs.is_floating_point()
+        return Received(inputs) if is_number and inputs.dtype != self._engine.dtype else inputs
 
     def _number_in_run(self, number: int) -> int:
         of_all = self._engine.micro_batches * self._engine.world_size
@@ -190,7 +195,7 @@ class StagePasses:
                 received = self._previous.to_previous(None, True)
                 assert received is not None
                 inputs = received[0]
-            outputs = self._engine(inputs)
+            outputs = self._engine(self._as_received(inputs))
             if self._following is not None:
                 self._following.to_next(outputs, None)
                 continue

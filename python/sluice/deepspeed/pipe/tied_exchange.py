@@ -74,6 +74,11 @@ class TiedExchange:
 
     # ---- gradients
 
+    def forget(self) -> None:
+        """Forgets the sums of a step that an exception has ended."""
+        for use in self._uses:
+            use.take_sums()
+
     def exchange(self, *, sends: bool, receives: bool) -> None:
         """After the last micro-batch of a lane: sends sums, once this stage has sent the gradients
         of its inputs; or receives and adds them, while the micro-batch is open."""
@@ -101,7 +106,9 @@ class TiedExchange:
             names = [name for name, is_there in zip(parameters, there) if is_there]
             forms = [(list(parameters[name].shape), torch.float32) for name in names]
             sums = dict(zip(names, link.hear(forms)))
-        self._engine.add_gradients({parameters[name]: sums[name] for name in sums})
+        # A parameter may have been frozen after it was made, of which other stages know nothing.
+        trained = [name for name in sums if parameters[name].requires_grad]
+        self._engine.add_gradients({parameters[name]: sums[name] for name in trained})
 
     @staticmethod
     def _parameters(layer: TiedLayer) -> dict[str, nn.Parameter]:
