@@ -66,13 +66,11 @@ class Checkpoints:
             ),
         )
 
-    def load_stages(self, paths: Sequence[str], stage: int) -> Any:
+    def load_stages(self, paths: Sequence[str], stage: int | None) -> Any:
         trained = self._trained
-        assert trained.stages is not None or stage == 0
-        stages = 1 if trained.stages is None else trained.stages.world
 
         def read(clients: list[str]) -> _client.Stored:
-            if len(clients) == stages:
+            if stage is not None:
                 text = clients[stage]
             else:
                 text = _client.of_other_stages(clients, trained.module, trained.frozen_sample)

@@ -310,9 +310,10 @@ class Engine(EngineFacts):
         return self._training.checkpoints.load(path)
 
     @_alone
-    def load_stages(self, paths: Sequence[str], stage: int) -> Any:
-        """Continues from the checkpoints of a pipeline's stages, of any number; this engine trains
-        number `stage` of its own. Returns the client_state."""
+    def load_stages(self, paths: Sequence[str], stage: int | None) -> Any:
+        """Continues from the checkpoints of a pipeline's stages, of any number. `stage`: the one
+        that has the layers of this engine's module, or None if it was cut elsewhere. Returns the
+        client_state."""
         return self._training.checkpoints.load_stages(paths, stage)
 
     def remove_checkpoint(self, path: str | os.PathLike[str]) -> None:

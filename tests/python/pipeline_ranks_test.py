@@ -7,6 +7,8 @@ import os
 import tempfile
 import unittest
 
+import torch
+
 import sluice
 import sluice.deepspeed
 from pipeline_models import (
@@ -19,7 +21,8 @@ from pipeline_models import (
     train_plainly,
 )
 from rank_processes import Ranks
-from sluice.deepspeed.pipe import PipeDataParallelTopology
+from sluice.deepspeed.pipe import LayerSpec, PipeDataParallelTopology
+from small_modules import VOCAB, WIDTH
 
 STEPS = 30
 
@@ -40,6 +43,8 @@ def run(case):
     data = sluice.ranks.rank() % data_ranks
     dropout = case.get("dropout", 0.0)
     layers = gpt(dropout=dropout, tied=case.get("tied", True), counted=case.get("counted", False))
+    if case.get("wide"):  # activations between blocks are fp32 whatever the engine computes with
+        layers = wide_blocks()
     by_topology = data_ranks > 1
     module = pipeline(
         None if by_topology else stages,
@@ -48,6 +53,8 @@ def run(case):
         partition_method=case.get("partition", "parameters"),
         activation_checkpoint_interval=case.get("interval", 0),
     )
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(not name.startswith(case.get("frozen", "none")))
     engine, _, _, _ = sluice.deepspeed.initialize(
         model=module,
         config=config(
@@ -76,6 +83,20 @@ def run(case):
     result = {"losses": losses, "weights": weights, "evaluated": evaluated, "scales": scales}
     engine.destroy()
     return result
+
+
+class WideBlock(torch.nn.Linear):
+    def forward(self, x):
+        return x.float() + super().forward(x.to(self.weight.dtype)).float()
+
+
+def wide_blocks():
+    return [
+        LayerSpec(torch.nn.Embedding, VOCAB, WIDTH),
+        *(LayerSpec(WideBlock, WIDTH, WIDTH) for _ in range(3)),
+        lambda x: x.bfloat16(),
+        LayerSpec(torch.nn.Linear, WIDTH, VOCAB),
+    ]
 
 
 def poisoned(logits, labels):
@@ -175,9 +196,11 @@ class Pipelines(unittest.TestCase):
             {"config": {"bf16": {"enabled": True}}},
             {"zero": 1},
             {"shared": True, "dropout": 0.1, "partition": "uniform"},
+            {"wide": True, "partition": "uniform", "config": {"bf16": {"enabled": True}}},
+            {"frozen": "0."},
         ]
         alone = [run(case) for case in cases]
-        for stages, data_ranks, of_cases in ((2, 1, (0, 3, 4)), (3, 1, (1, 2)), (4, 1, (6,)), (2, 2, (0, 4, 5, 6))):
+        for stages, data_ranks, of_cases in ((2, 1, (0, 3, 4, 8)), (3, 1, (1, 2, 7)), (4, 1, (6,)), (2, 2, (0, 4, 5, 6))):
             chosen = [{**cases[it], "stages": stages} for it in of_cases]
             results = self.on_ranks(stages * data_ranks, *chosen)
             expected = [alone[it] for it in of_cases]
@@ -193,13 +216,16 @@ class Pipelines(unittest.TestCase):
             rest = {"first": 2, "last": 4, "counted": True, "load": folder}
             got = [run({**rest, "save": f"{folder}/one"})]
             got += self.on_ranks(4, {**rest, "stages": 4}, {**rest, "stages": 2})
-            got += self.on_ranks(2, {**rest, "stages": 2}, {"stages": 1, **rest})
+            cut_elsewhere = {**rest, "stages": 2, "partition": "type:counted|norm|embedding"}
+            got += self.on_ranks(2, {**rest, "stages": 2}, cut_elsewhere, {"stages": 1, **rest})
             passes = [one["weights"].pop("7.passes") for one in (alone, *got)]
-            of_one_data_rank = [*passes[:3], passes[4]]  # two have half of the passes each
-            self.assertEqual(of_one_data_rank, passes[:1] * 4)
+            of_one_data_rank = [*passes[:3], *passes[4:6]]  # two have half of the passes each
+            self.assertEqual(of_one_data_rank, passes[:1] * 5)
             for one in got:
                 self.assertEqual(one["losses"], alone["losses"][2:])
                 self.assertEqual(one["weights"], alone["weights"])
+            with self.assertRaisesRegex(sluice.RefusedError, "of 10 layers, and this one has 9"):
+                run({**rest, "counted": False})
             os.remove(f"{folder}/global_step2/sluice-pipeline.json")
             with self.assertRaisesRegex(sluice.Error, "no complete checkpoint of a pipeline"):
                 run(rest)

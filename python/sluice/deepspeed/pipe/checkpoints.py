@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..._core import Error, RefusedError
 from ..._files import write_durably
 from ..checkpoints import LATEST, check_client_state, check_tag
+from .module import PipelineModule
 
 if TYPE_CHECKING:
     from .engine import PipelineEngine
@@ -46,14 +47,15 @@ def save(
             f"{where} is a symbolic link, which a save does not follow: use another tag"
         )
     own = f"stage-{place.stage}-of-{place.stages}"
-    before = _named_by(where) or []
+    mark = _read(where)
+    before = [] if mark is None else mark["stages"]
     try:
         folder = engine.engine.save_checkpoint(os.path.join(where, own), state, background=False)
         named = place.texts(f"{own}/checkpoints/{os.path.basename(folder)}")
         place.world.all_gather("")  # all stages are durable
         if place.world.rank == 0:
-            mark = {"format": _FORMAT, "version": 1, "stages": named}
-            write_durably(os.path.join(where, _MARK), json.dumps(mark) + "\n")
+            fresh = {"format": _FORMAT, "version": 1, "stages": named, "parts": _parts(engine)}
+            write_durably(os.path.join(where, _MARK), json.dumps(fresh) + "\n")
             if save_latest:
                 write_durably(os.path.join(directory, LATEST), tag)
         place.world.all_gather("")
@@ -86,15 +88,23 @@ def load(
             _log.warning("there is no %s: pass the tag of the checkpoint to load", latest)
             return None, None
     where = os.path.join(directory, check_tag(tag))
-    named = _named_by(where)
-    if named is None:
+    mark = _read(where)
+    if mark is None:
         raise Error(
             f"{where} has no complete checkpoint of a pipeline: it has no {_MARK}"
             if os.path.isdir(where)
             else f"{where} does not exist"
         )
+    named, parts = mark["stages"], mark.get("parts")
+    if parts is not None and parts[-1] != _parts(engine)[-1]:
+        raise RefusedError(
+            f"{where} is of a pipeline of {parts[-1]} layers, and this one has {_parts(engine)[-1]}"
+        )
+    is_cut_alike = len(named) == place.stages and parts in (None, _parts(engine))
     try:
-        state = engine.engine.load_stages([os.path.join(where, it) for it in named], place.stage)
+        state = engine.engine.load_stages(
+            [os.path.join(where, it) for it in named], place.stage if is_cut_alike else None
+        )
         place.world.all_gather("")  # no stage trains before all have loaded
     except BaseException as error:
         place.fail(error)
@@ -102,8 +112,15 @@ def load(
     return where, state or {}
 
 
-def _named_by(where: str) -> list[str] | None:
-    """The checkpoints that DIR/TAG/sluice-pipeline.json names, by stage. None if it is missing.
+def _parts(engine: PipelineEngine) -> list[int]:
+    module = engine.module
+    assert isinstance(module, PipelineModule)
+    return module.parts
+
+
+def _read(where: str) -> dict[str, Any] | None:
+    """The contents of DIR/TAG/sluice-pipeline.json: "stages", the checkpoints by stage, and "parts",
+    the bounds of their layers (earlier versions wrote none). None if the file is missing.
 
     Raises:
         Error: it is damaged.
@@ -120,4 +137,7 @@ def _named_by(where: str) -> list[str] | None:
     is_ours = isinstance(stages, list) and stages and mark.get("format") == _FORMAT
     if not is_ours or not all(isinstance(it, str) and _PATH.fullmatch(it) for it in stages):
         raise Error(f"{path} is damaged: it does not name the stages' checkpoints")
-    return stages
+    parts = mark.get("parts", [0] * (len(stages) + 1))
+    if not isinstance(parts, list) or [type(it) for it in parts] != [int] * (len(stages) + 1):
+        raise Error(f"{path} is damaged: it does not say which layers the stages have")
+    return mark
