@@ -99,7 +99,9 @@ class PipelineEngine(DeepSpeedEngine):
         self.dp_world_size = engine.world_size
         self.stage_id, self.num_stages = place.stage, place.stages
         self.grid = module.mpu()
+        self.is_pipe_parallel, self.is_data_parallel = place.stages > 1, self.dp_world_size > 1
         self.micro_batches = engine.micro_batches
+        self.micro_batch_size = self.train_micro_batch_size_per_gpu()
         self.batch_fn: Callable[[Any], Any] | None = None
         self.data_iterator: Iterator[Any] | None = None
         self.agg_train_loss: torch.Tensor | None = None
@@ -196,6 +198,9 @@ class PipelineEngine(DeepSpeedEngine):
         return json.loads(self._place.texts(json.dumps(list(losses)))[-1])
 
     # ---- data
+
+    def reset_activation_shape(self) -> None:
+        """Does nothing: shapes are sent again when they change."""
 
     def set_dataloader(self, loader: Any) -> None:
         """Micro-batches for train_batch() without an iterator."""

@@ -121,6 +121,12 @@ class PipelineModule(nn.Module):
     def num_pipeline_stages(self) -> int:
         return self.num_stages
 
+    def stage_owner(self, layer_idx: int) -> int:
+        return partition.stage_of(self.parts, layer_idx)
+
+    def set_checkpoint_interval(self, interval: int) -> None:
+        self.activation_checkpoint_interval = interval
+
     @property
     def forward_funcs(self) -> list[Callable[[Any], Any]]:
         return self._functions

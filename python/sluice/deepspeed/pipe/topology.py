@@ -108,6 +108,17 @@ class PipelineParallelGrid:
     def get_data_parallel_world_size(self) -> int:
         return self.data_parallel_size
 
+    def get_model_parallel_rank(self) -> int:
+        """0: layers are not divided."""
+        return 0
+
+    def get_model_parallel_world_size(self) -> int:
+        return 1
+
+    get_slice_parallel_rank = get_tensor_model_parallel_rank = get_model_parallel_rank
+    get_slice_parallel_world_size = get_model_parallel_world_size
+    get_tensor_model_parallel_world_size = get_model_parallel_world_size
+
     def stage_to_global(self, stage_id: int) -> int:
         """The rank with this one's part of the data in another stage."""
         return stage_id * self.data_parallel_size + self.get_data_parallel_id()
