@@ -288,6 +288,9 @@ refused("StopIteration", lambda: engine.train_batch(iter([])))
 few = micro_batches(0)[: 4 if rank == 0 else 2]
 refused("rank 1: the iterator ended after 2 of the 4", lambda: engine.train_batch(iter(few)))
 print(engine.train_batch(iter(micro_batches(0))).item(), flush=True)
+print("as one", file=sys.stderr, flush=True)
+engine.eval_batch(iter(micro_batches(rank)))
+engine.eval_batch(iter(micro_batches(rank)))
 engine.module.loss_fn = lambda predicted, labels: loss_fn(predicted, labels) * float("nan")
 refused("NonFiniteGradientError: the gradient of step 2 is not finite, in unit",
         lambda: engine.train_batch(iter(micro_batches(1))))
@@ -295,6 +298,10 @@ refused("NonFiniteGradientError: the gradient of step 2 is not finite, in unit",
         codes, texts = Ranks(code, 2).wait()
         self.assertEqual(codes, [0, 0], "\n".join(texts))
         self.assertAlmostEqual(float(texts[0].splitlines()[0]), run({"last": 1})["losses"][0])
+        for text, times in zip(texts, (1, 0)):
+            before, after = text.split("as one")
+            self.assertEqual(before.count("different labels"), 0)
+            self.assertEqual(after.count("different labels"), times)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -20,6 +22,19 @@ from .messages import Link
 from .module import PipelineModule
 from .passes import StagePasses
 from .tied_exchange import TiedExchange
+
+_log = logging.getLogger("sluice")
+_SAMPLED = 1 << 16  # elements
+
+def _mark_of(batch: Sequence[Any]) -> str:
+    """The form and a fingerprint of the labels of the first micro-batch. Empty without a tensor."""
+    labels = batch[0][1] if batch else None
+    if isinstance(labels, (tuple, list)) and labels:
+        labels = labels[0]
+    if not isinstance(labels, torch.Tensor) or labels.layout != torch.strided:
+        return ""
+    some = labels.detach().reshape(-1)[:_SAMPLED].cpu().contiguous().view(torch.uint8)
+    return f"{labels.dtype} {list(labels.shape)}|{hashlib.sha256(some.numpy()).hexdigest()}"
 
 
 class StageOfRanks:
@@ -104,6 +119,7 @@ class PipelineEngine(DeepSpeedEngine):
         self.micro_batch_size = self.train_micro_batch_size_per_gpu()
         self.batch_fn: Callable[[Any], Any] | None = None
         self.data_iterator: Iterator[Any] | None = None
+        self._warned = False  # of different labels
         self.agg_train_loss: torch.Tensor | None = None
         if self.training_dataloader is not None:
             self.set_dataloader(RepeatingLoader(self.training_dataloader))
@@ -232,12 +248,14 @@ class PipelineEngine(DeepSpeedEngine):
                 refusal = f"{type(error).__name__}: {error}"
                 if self._place.world.world == 1:
                     raise
-        self._raise_together(refusal)
+        self._raise_together(refusal, _mark_of(batch) if self.num_stages > 1 else "")
         return batch
 
-    def _raise_together(self, refusal: str) -> None:
+    def _raise_together(self, refusal: str, mark: str) -> None:
         if self._place.world.world > 1:
-            texts = self._place.world.all_gather(refusal.encode("ascii", "replace").decode())
+            of_all = self._place.world.all_gather(json.dumps([refusal, mark]))
+            texts, marks = zip(*map(json.loads, of_all))
+            self._warn_of_other_labels(marks)
             number = next((it for it, text in enumerate(texts) if text), None)
             if number is None:
                 return
@@ -248,6 +266,20 @@ class PipelineEngine(DeepSpeedEngine):
             raise StopIteration("the iterator of train_batch() has ended")
         if refusal:
             raise RefusedError(refusal)
+
+    def _warn_of_other_labels(self, marks: Sequence[str]) -> None:
+        data = self.dp_world_size
+        for first, last in zip(marks[:data], marks[-data:]):
+            form, _, values = first.partition("|")
+            form_of_last, _, values_of_last = last.partition("|")
+            is_other = form == form_of_last and values != values_of_last
+            if is_other and not self._warned and self.global_rank == 0:
+                _log.warning(
+                    "the first and the last stage draw different labels, so inputs and labels may"
+                    " not belong together: shuffle with a generator of the loader's own, because"
+                    " stages use torch's differently"
+                )
+            self._warned = self._warned or is_other
 
     def _next(self, iterator: Iterator[Any] | None) -> tuple[Any, Any]:
         if iterator is None:

@@ -32,8 +32,8 @@ def set_random_seed(seed: int) -> None:
 
 @dataclass(frozen=True)
 class Received:
-    """A stage's inputs, in which the engine is not to convert a tensor to the type that it computes
-    with: within a stage, too, layers get what the ones before return."""
+    """A stage's inputs, of which the engine is not to convert a tensor to its own type. Within a
+    stage, too, layers get what the ones before return."""
 
     value: Any
 
