@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The bytes that each of two hosts sends in a step, with each way of communication.
 
-The hosts are network namespaces of this machine, joined by a virtual cable whose counters are read;
-two ranks on each train a small GPT-2 in stage 3 on the CPU. Needs root and the program ip.
+The hosts are network namespaces of this machine, joined by a virtual cable whose counters are read.
+Two ranks on each train a small GPT-2 in stage 3 on the CPU. Needs root and the program ip.
 """
 
 import json

@@ -213,7 +213,7 @@ TEST(RanksThatSaveInTheBackground, SaveWhatTheyHadAndTrainOnWithTheSameBits) {
 
 // The step fails on all ranks at once, which can still end the save.
 TEST(RanksThatSaveInTheBackground, KeepASaveThatWasUnderWayWhenTheGradientIsNotFinite) {
-  const SmallRun small(on_ranks(2, {"optimizer.params.lr=1e38"}));
+  const SmallRun small(on_ranks(2, {"scheduler.params.warmup_max_lr=1e38"}));
   const std::vector<RankPlace> places = {{"here", 0}, {"here", 1}};
   std::vector<std::string> ends(2);
   in_threads(options_of(places), [&](int rank, Communicator& link) {
