@@ -230,7 +230,8 @@ TEST(RanksThatSaveInTheBackground, KeepASaveThatWasUnderWayWhenTheGradientIsNotF
       EXPECT_OK((*checkpoints)->save({}));
       EXPECT_THROW(for (int i = 0; i < 4; ++i) run->step(), NonFiniteGradient);
       (*checkpoints)->wait();
-      EXPECT_OK((*checkpoints)->finished().at(0).status);
+      const auto saved = (*checkpoints)->finished();
+      EXPECT_OK(saved.at(0).status);
       ends[0] = "saved";
     } catch (const NonFiniteGradient& error) {
       ends[1] = error.what();
