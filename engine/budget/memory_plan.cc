@@ -134,6 +134,8 @@ std::vector<std::string> notes_on_copies(const RunSpec& spec) {
     return {
         "communication.host_copy has no effect: it is for several hosts with the same number of "
         "ranks, more than one on each, numbered host by host"};
+  if (spec.config.zero.stage != 3)
+    return {"communication.host_copy has no effect: only stage 3 of ZeRO gathers parameters"};
   if (!spec.on_gpu && asked == config::HostCopy::kGpu)
     return {"communication.host_copy is in RAM: without a GPU all parameters are"};
   return {};

@@ -28,7 +28,7 @@ from small_modules import (  # noqa: F401
 )
 
 HERE = str(Path(__file__).resolve().parent)
-HUNG_S = 500  # a rank that runs longer waits for something that does not come
+HUNG_S = 240  # a rank that runs longer waits for something that does not come
 
 
 def free_port():

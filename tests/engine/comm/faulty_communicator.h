@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/comm/communicator.h"
+#include "tests/engine/comm/forwarding_communicator.h"
 
 namespace sluice::engine {
 
@@ -16,43 +16,33 @@ struct CallFault {
   bool after = false;
 };
 
-class FaultyCommunicator final : public Communicator {
+class FaultyCommunicator final : public ForwardingCommunicator {
  public:
   // `inner` must outlive it.
-  FaultyCommunicator(Communicator& inner, const CallFault& fault) : inner_(inner), fault_(fault) {}
+  FaultyCommunicator(Communicator& inner, const CallFault& fault)
+      : ForwardingCommunicator(inner), fault_(fault) {}
 
   // Names of the collectives in call order.
   const std::vector<std::string>& calls() const { return calls_; }
 
-  int rank(ProcessGroup group) const override { return inner_.rank(group); }
-  int world_size(ProcessGroup group) const override { return inner_.world_size(group); }
-  offload::Topology topology() const override { return inner_.topology(); }
-  Status finish(void* stream) override { return inner_.finish(stream); }
-  void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
-  Status health() const override { return inner_.health(); }
-
  private:
   Status do_all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
                        const CollectiveOptions& options) override {
-    return call("all_gather", [&] { return inner_.all_gather(mine, all, options); });
+    return call("all_gather", [&] { return inner().all_gather(mine, all, options); });
   }
   Status do_broadcast(std::span<std::byte> bytes, int root,
                       const CollectiveOptions& options) override {
-    return call("broadcast", [&] { return inner_.broadcast(bytes, root, options); });
+    return call("broadcast", [&] { return inner().broadcast(bytes, root, options); });
   }
   Status do_all_to_all(std::span<const std::byte> sent, std::span<std::byte> received,
                        const CollectiveOptions& options) override {
-    return call("all_to_all", [&] { return inner_.all_to_all(sent, received, options); });
+    return call("all_to_all", [&] { return inner().all_to_all(sent, received, options); });
   }
   Status do_send_receive(const Messages& messages, const CollectiveOptions& options) override {
-    return call("send_receive", [&] { return inner_.send_receive(messages, options); });
-  }
-  // Without faults: the part uses the links of `inner`.
-  Result<std::unique_ptr<Communicator>> do_part(std::span<const int> ranks) override {
-    return inner_.part(ranks);
+    return call("send_receive", [&] { return inner().send_receive(messages, options); });
   }
   Status do_barrier(ProcessGroup group) override {
-    return call("barrier", [&] { return inner_.barrier(group); });
+    return call("barrier", [&] { return inner().barrier(group); });
   }
 
   template <typename Do>
@@ -60,11 +50,10 @@ class FaultyCommunicator final : public Communicator {
     calls_.emplace_back(name);
     if (calls_.size() != fault_.nth) return collective();
     if (fault_.after) static_cast<void>(collective());
-    inner_.abort(std::string(name) + ": the cable was pulled");
-    return inner_.health();
+    inner().abort(std::string(name) + ": the cable was pulled");
+    return inner().health();
   }
 
-  Communicator& inner_;
   const CallFault fault_;
   std::vector<std::string> calls_;
 };

@@ -17,6 +17,7 @@
 
 #include "aio/split_mix.h"
 #include "engine/runtime/resources.h"
+#include "tests/engine/comm/forwarding_communicator.h"
 #include "tests/engine/comm/tcp_ranks.h"
 #include "tests/engine/run/run_under_test.h"
 
@@ -37,7 +38,7 @@ struct Hosts {
 };
 
 // Counts the bytes that ranks receive by gathers of parameters, in each group.
-class GatherCounter final : public Communicator {
+class GatherCounter final : public ForwardingCommunicator {
  public:
   struct Counts {
     std::array<std::atomic<std::uint64_t>, kProcessGroups> bytes{};
@@ -45,39 +46,16 @@ class GatherCounter final : public Communicator {
   };
   // Counts gathers of at least so many bytes: figures and texts are smaller.
   GatherCounter(Communicator& inner, Counts& counts, std::uint64_t least = 8192)
-      : inner_(inner), counts_(counts), least_(least) {}
-
-  int rank(ProcessGroup group) const override { return inner_.rank(group); }
-  int world_size(ProcessGroup group) const override { return inner_.world_size(group); }
-  offload::Topology topology() const override { return inner_.topology(); }
-  Status finish(void* stream) override { return inner_.finish(stream); }
-  void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
-  Status health() const override { return inner_.health(); }
+      : ForwardingCommunicator(inner), counts_(counts), least_(least) {}
 
  private:
   Status do_all_gather(std::span<const std::byte> mine, std::span<std::byte> all,
                        const CollectiveOptions& options) override {
     if (all.size() >= least_ && rank(ProcessGroup::kWorld) == 0)
       counts_.bytes[static_cast<std::size_t>(options.group)] += all.size();
-    return inner_.all_gather(mine, all, options);
+    return inner().all_gather(mine, all, options);
   }
-  Status do_broadcast(std::span<std::byte> bytes, int root,
-                      const CollectiveOptions& options) override {
-    return inner_.broadcast(bytes, root, options);
-  }
-  Status do_all_to_all(std::span<const std::byte> sent, std::span<std::byte> received,
-                       const CollectiveOptions& options) override {
-    return inner_.all_to_all(sent, received, options);
-  }
-  Status do_send_receive(const Messages& messages, const CollectiveOptions& options) override {
-    return inner_.send_receive(messages, options);
-  }
-  Result<std::unique_ptr<Communicator>> do_part(std::span<const int> ranks) override {
-    return inner_.part(ranks);
-  }
-  Status do_barrier(ProcessGroup group) override { return inner_.barrier(group); }
 
-  Communicator& inner_;
   Counts& counts_;
   const std::uint64_t least_;
 };
