@@ -109,8 +109,8 @@ class Communicator {
   Status sum(std::span<std::int64_t> values, ProcessGroup group = ProcessGroup::kWorld);
 
   // A communicator of these ranks of the world, numbered in this order; on each host its local
-  // ranks follow that order too. Only these ranks call this. It must not outlive
-  // this one. abort(), a failure, and the names of ranks in messages are those of the whole run.
+  // ranks follow that order too. Only these ranks call this. It must not outlive this one. abort(),
+  // a failure, and the names of ranks in messages are those of the whole run.
   Result<std::unique_ptr<Communicator>> part(std::span<const int> ranks);
 
   // Waits until the work enqueued on the stream is done, but no longer than the collectives'
